@@ -1,0 +1,35 @@
+"""Unbroken keeps PySpark streaming pipelines producing results through failures."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unbroken.connectors.files import Files
+    from unbroken.connectors.generator import Generator
+    from unbroken.connectors.push import Push
+    from unbroken.connectors.sinks import Client, Console, JsonLines, Parquet
+    from unbroken.flow import Dataflow
+
+__version__ = "0.1.0"
+
+__all__ = ["Client", "Console", "Dataflow", "Files", "Generator", "JsonLines", "Parquet", "Push", "__version__"]
+
+_HOMES = {
+    "Client": "unbroken.connectors.sinks",
+    "Console": "unbroken.connectors.sinks",
+    "Dataflow": "unbroken.flow",
+    "Files": "unbroken.connectors.files",
+    "Generator": "unbroken.connectors.generator",
+    "JsonLines": "unbroken.connectors.sinks",
+    "Parquet": "unbroken.connectors.sinks",
+    "Push": "unbroken.connectors.push",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the public names on first use: Spark's workers import this package and need none of them."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'unbroken' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,5 @@
+"""``python -m unbroken``."""
+
+from unbroken.cli import main
+
+main()

@@ -1,0 +1,262 @@
+"""The command line: ``unbroken check | run | status | history | node | demo | bench``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from unbroken import __version__
+from unbroken.errors import FlowError, UnbrokenError
+
+EXIT_REFUSED = 2
+"""The flow cannot be run as declared, or the command was used wrongly."""
+
+EXIT_FAILED = 1
+
+out = Console()
+errors = Console(stderr=True)
+
+
+class _Commands(click.Group):
+    """Turns Unbroken's own errors into messages; anything else is a bug and keeps its traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FlowError as error:
+            for problem in error.problems:
+                errors.print(f"[bold red]refused[/] {problem.where}", highlight=False)
+                errors.print(f"  {problem.what}", highlight=False, markup=False)
+                errors.print(f"  -> {problem.remedy}", highlight=False, markup=False)
+            ctx.exit(EXIT_REFUSED)
+        except UnbrokenError as error:
+            errors.print("[bold red]error[/]", end=" ")
+            errors.print(str(error), highlight=False, markup=False)
+            ctx.exit(EXIT_FAILED)
+
+
+FLOW_FILE = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def cli() -> None:
+    """Keep PySpark streaming pipelines producing results through failures."""
+
+
+@cli.command()
+@FLOW_FILE
+@click.option("--nodes", type=int, help="Nodes the flow will run on, if not the number in the file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def check(file: Path, nodes: int | None, as_json: bool) -> None:
+    """Say whether a flow can be run, and if not why and what to do.
+
+    Example: unbroken check my_flow.py
+    """
+    from unbroken.plan import build_topology, load_flow
+    from unbroken.spark.analysis import analyse
+    from unbroken.spark.session import start_session
+
+    try:
+        flow = load_flow(file)
+        topology = build_topology(flow, nodes)
+        session = start_session("unbroken-check", flow.settings, "local[1]")
+        session.sparkContext.setLogLevel("OFF")
+        try:
+            analysis = analyse(flow, tuple(topology.segments), session)
+        finally:
+            session.stop()
+    except FlowError as error:
+        if not as_json:
+            raise
+        problems = [{"where": p.where, "what": p.what, "remedy": p.remedy} for p in error.problems]
+        click.echo(json.dumps({"ok": False, "problems": problems}))
+        raise SystemExit(EXIT_REFUSED) from None
+    if as_json:
+        schemas = {name: schema.simpleString() for name, schema in analysis.schemas.items()}
+        click.echo(json.dumps({"ok": True, "flow": flow.name, "schemas": schemas}))
+        return
+    out.print(f"[bold green]ok[/] {flow.name}: {len(topology.streams)} streams", highlight=False)
+    for name, schema in analysis.schemas.items():
+        segment = flow.segments.get(name)
+        copies = "source" if segment is None else f"{segment.shards} shards x {segment.replicas} replicas"
+        out.print(f"  {name} ({copies}): {schema.simpleString()}", highlight=False, markup=False)
+
+
+@cli.command()
+@FLOW_FILE
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Where state and logs are kept.")
+@click.option("--nodes", type=int, help="Local nodes to start, if not the number in the file.")
+@click.option("--fresh", is_flag=True, help="Delete what an earlier run left in the directory.")
+def run(file: Path, directory: Path | None, nodes: int | None, fresh: bool) -> None:
+    """Run a flow on local nodes with an embedded ZooKeeper, until it ends or Ctrl-C.
+
+    Example: unbroken run my_flow.py --fresh
+    """
+    from unbroken.cluster.launcher import LocalCluster
+    from unbroken.cluster.watch import follow
+    from unbroken.plan import load_flow
+
+    flow = load_flow(file)
+    where = directory or Path(".unbroken") / flow.name
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    with LocalCluster(file, where, nodes=nodes, fresh=fresh) as cluster:
+        out.print(f"{flow.name}: logs are in {cluster.logs}", highlight=False)
+        try:
+            with out.status("starting") as spinner:
+                cluster.start()
+                cluster.wait_ready(progress=lambda text: spinner.update(text))
+            out.print(f"{cluster.count} nodes run {flow.name}; ZooKeeper at {cluster.zookeeper.address}")
+            follow(cluster, out)
+        except KeyboardInterrupt:
+            out.print("stopping")
+
+
+@cli.command()
+@click.argument("flow_name", required=False)
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Directory of the run.")
+@click.option("--watch", is_flag=True, help="Keep showing the status.")
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+def status(flow_name: str | None, directory: Path | None, watch: bool, as_json: bool) -> None:
+    """Show nodes, replicas, units and lag of a running flow.
+
+    Example: unbroken status   or   unbroken status my-flow --watch
+    """
+    from unbroken.cluster.launcher import fetch_status
+    from unbroken.cluster.watch import status_table
+    from unbroken.transport.auth import read_token
+
+    info = _find_run(flow_name, directory)
+    token = read_token(info.token_file)
+    while True:
+        states = fetch_status(info.zookeeper, info.flow, token)
+        if as_json:
+            click.echo(json.dumps(states))
+        else:
+            if watch:
+                out.clear()
+            out.print(status_table(info.flow, states))
+        if not watch:
+            return
+        time.sleep(1)
+
+
+@cli.command()
+@click.argument("flow_name", required=False)
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Directory of the run.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+def history(flow_name: str | None, directory: Path | None, as_json: bool) -> None:
+    """Tell what happened to a running flow, in sentences."""
+    from unbroken.cluster.coordination import connect, read_history
+
+    info = _find_run(flow_name, directory)
+    client = connect(info.zookeeper, 10)
+    try:
+        entries = read_history(client, info.flow)
+    finally:
+        client.stop()
+        client.close()
+    for entry in entries:
+        when = time.strftime("%H:%M:%S", time.localtime(entry["time_ms"] / 1000))
+        line = json.dumps(entry) if as_json else f"{when} {entry['node']}: {entry['sentence']}"
+        click.echo(line)
+
+
+@cli.command()
+@click.option("--name", help="Name of the node; its host name and process number by default.")
+@click.option("--flow", "file", required=True, type=click.Path(path_type=Path), help="The flow's file.")
+@click.option("--zookeeper", required=True, help="HOST:PORT of the ZooKeeper the flow uses.")
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Where the node keeps its state.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="The flow's token (or UNBROKEN_TOKEN).")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind and to be reached at.")
+@click.option("--port", default=0, show_default=True, help="Port for the other nodes; 0 picks a free one.")
+@click.option("--nodes", type=int, help="Number of nodes of the flow, if not the number in the file.")
+@click.option("--spark-master", help="Spark master URL; the node's own cores by default.")
+def node(
+    name: str | None,
+    file: Path,
+    zookeeper: str,
+    directory: Path | None,
+    token_file: Path | None,
+    host: str,
+    port: int,
+    nodes: int | None,
+    spark_master: str | None,
+) -> None:
+    """Join a node to a flow, on this machine or another one.
+
+    Example: unbroken node --zookeeper zk1:2181 --flow my_flow.py --host 10.0.0.7 --token-file token
+    """
+    import socket
+
+    from unbroken.cluster.node_main import NodeOptions, run_node
+    from unbroken.transport.auth import read_token
+
+    logging.basicConfig(
+        level=os.environ.get("UNBROKEN_LOG", "INFO"), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for chatty in ("kazoo", "py4j"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    token = os.environ.get("UNBROKEN_TOKEN") or (read_token(token_file) if token_file else "")
+    if not token:
+        raise UnbrokenError("the flow's token is needed: give --token-file, or set UNBROKEN_TOKEN")
+    chosen = name or f"{socket.gethostname()}-{os.getpid()}"
+    run_node(
+        NodeOptions(
+            name=chosen,
+            flow_file=file,
+            zookeeper=zookeeper,
+            directory=(directory or Path(".unbroken") / chosen).resolve(),
+            token=token,
+            host=host,
+            port=port,
+            nodes=nodes,
+            spark_master=spark_master,
+        )
+    )
+
+
+@cli.command()
+@click.option("--out", "directory", type=click.Path(path_type=Path), default=Path("build/demo"), show_default=True)
+@click.option("--rate", default=2_000, show_default=True, help="Packets per second.")
+@click.option("--seconds", default=70, show_default=True, help="Length of the packet stream.")
+@click.option("--no-kill", is_flag=True, help="Leave all nodes alive.")
+def demo(directory: Path, rate: int, seconds: int, no_kill: bool) -> None:
+    """Run the network-monitoring flow on three nodes, kill one, and show that nobody downstream notices."""
+    from unbroken.demo.runner import run_demo
+
+    sys.exit(run_demo(directory, rate=rate, seconds=seconds, kill=not no_kill, console=out))
+
+
+@cli.group()
+def bench() -> None:
+    """Measure Unbroken on this machine."""
+
+
+def _find_run(flow_name: str | None, directory: Path | None) -> Any:
+    """The run named on the command line, or the only one below ./.unbroken."""
+    from unbroken.cluster.launcher import RUN_FILE, RunInfo
+
+    if directory is not None:
+        return RunInfo.read(directory)
+    if flow_name is not None:
+        return RunInfo.read(Path(".unbroken") / flow_name)
+    found = sorted(path.parent for path in Path(".unbroken").glob(f"*/{RUN_FILE}"))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise UnbrokenError(f"which flow? Runs below ./.unbroken: {names}. Name one, or give --dir.")
+    return RunInfo.read(found[0])
+
+
+def main() -> None:
+    """Entry point of the ``unbroken`` command."""
+    cli()

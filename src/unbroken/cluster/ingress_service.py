@@ -1,0 +1,138 @@
+"""The ingress part of a node: its log on disk, the thread that reads the sources, and pushed rows."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TYPE_CHECKING
+
+from unbroken.connectors.push import PushBatch
+from unbroken.connectors.push_http import PushOutcome
+from unbroken.connectors.push_ledger import PushLedger
+from unbroken.ingress.feeder import Feeder
+from unbroken.ingress.logfile import IngressLogFile
+from unbroken.protocol.ids import ReplicaId
+from unbroken.protocol.ingress import Entry
+from unbroken.protocol.messages import Produced, PushArrived, SourcesPolled
+
+if TYPE_CHECKING:
+    from unbroken.cluster.node import Node
+
+log = logging.getLogger(__name__)
+
+JOB_LIMIT = 10_000
+"""Entries waiting to be read from the sources; the bound on pulses in flight keeps it at a handful."""
+
+RETRY_S = 0.5
+
+
+class IngressService:
+    """Carries out what the protocol says about the ingress log.
+
+    Persisting happens on the node's loop (an entry is acknowledged to the leader only when it is on disk);
+    reading sources and writing units happens on one thread, in log order.
+    """
+
+    def __init__(self, node: Node, replica: ReplicaId) -> None:
+        self._node = node
+        self._replica = replica
+        self._log = IngressLogFile(node.dirs.ingress_log)
+        dead_letters = node.dirs.root.parent / "dead-letters"
+        self.feeder = Feeder(node.flow, node.topology, node.store, dead_letters)
+        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(JOB_LIMIT)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="ingress", daemon=True)
+        self._ledgers = {name: PushLedger() for name in self.feeder.push_readers()}
+        self._pending: dict[tuple[str, str, int], Future[None]] = {}
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def poll(self, pulse: int) -> None:
+        self._jobs.put(lambda: self._poll(pulse))
+
+    def persist(self, entry: Entry) -> None:
+        self._log.append(entry)
+        self._jobs.put(lambda: self.feeder.persisted(entry))
+
+    def commit(self, entry: Entry) -> None:
+        self._jobs.put(lambda: self._commit(entry))
+
+    def submit(self, batch: PushBatch, timeout_s: float) -> PushOutcome:
+        """Log pushed rows on every in-sync ingress node; called by the HTTP server's threads."""
+        protocol = self._node.protocol
+        if protocol is None or protocol.ingress is None or not protocol.ingress.leading:
+            return PushOutcome("not-leader", self._leader_address(), "another node leads the ingress")
+        ledger = self._ledgers.get(batch.source)
+        if ledger is None:
+            return PushOutcome("refused", None, f"there is no push source {batch.source!r}")
+        key = (batch.source, batch.producer, batch.sequence)
+        with self._lock:
+            offer = ledger.offer(batch.producer, batch.sequence)
+            if offer == "duplicate":
+                return PushOutcome("duplicate", None, "logged before")
+            if offer == "out-of-order":
+                return PushOutcome("refused", None, "a later batch of this producer is on its way already")
+            future = self._pending.setdefault(key, Future())
+            if offer != "pending":
+                ledger.begin(batch.producer, batch.sequence)
+                self._node.post(PushArrived(batch.to_bytes()))
+        try:
+            future.result(timeout=timeout_s)
+            return PushOutcome("logged", None, "logged on every in-sync ingress node")
+        except (FutureTimeoutError, TimeoutError):
+            self._give_up(ledger, key)
+            return PushOutcome("timeout", self._leader_address(), f"not logged within {timeout_s:g} s; send it again")
+
+    def _give_up(self, ledger: PushLedger, key: tuple[str, str, int]) -> None:
+        """Forget a push that was not committed in time; if it is after all, its resend is a duplicate in the log."""
+        with self._lock:
+            self._pending.pop(key, None)
+            ledger.reset_pending([(other[1], other[2]) for other in self._pending if other[0] == key[0]])
+
+    def close(self) -> None:
+        self._closed.set()
+        self._jobs.put(None)
+        self._thread.join(timeout=5)
+        self._log.close()
+        self.feeder.close()
+
+    def _leader_address(self) -> str | None:
+        protocol = self._node.protocol
+        member = None if protocol is None else self._node.members.get(protocol.sync.leader)
+        return None if member is None else member.push
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            while not self._closed.is_set():
+                try:
+                    job()
+                    break
+                except Exception:
+                    # A source that cannot be read holds the flow up but loses nothing: the pulse is agreed.
+                    log.exception("a source failed; trying again")
+                    self._closed.wait(RETRY_S)
+
+    def _poll(self, pulse: int) -> None:
+        body, final = self.feeder.poll(int(time.time() * 1000))
+        self._node.post(SourcesPolled(pulse, body, final))
+
+    def _commit(self, entry: Entry) -> None:
+        if entry.pulse:
+            headers = self.feeder.produce(entry)
+            self._node.post(Produced(self._replica, entry.pulse, headers))
+            return
+        batch = PushBatch.from_bytes(entry.body)
+        with self._lock:
+            verdict = self._ledgers[batch.source].accept(batch.producer, batch.sequence)
+            future = self._pending.pop((batch.source, batch.producer, batch.sequence), None)
+        if verdict != "duplicate":
+            self.feeder.take_push(entry)
+        if future is not None and not future.done():
+            future.set_result(None)

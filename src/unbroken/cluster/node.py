@@ -1,0 +1,404 @@
+"""A node: one process, one Spark session, several replicas, one loop.
+
+The loop takes an event, hands it to the protocol object and carries out the instructions it returns. All
+other threads only post events or do one thing they were told (deliver to a sink, read the sources, send).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from unbroken.cluster.coordination import Coordination, Member
+from unbroken.cluster.delivery import SinkWorkers
+from unbroken.cluster.ingress_service import IngressService
+from unbroken.config import Settings
+from unbroken.connectors.push import PushBatch
+from unbroken.connectors.push_http import PushOutcome
+from unbroken.errors import UnbrokenError
+from unbroken.flow import Dataflow
+from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
+from unbroken.protocol.ingress import InSync, ProposeInSync
+from unbroken.protocol.layout import INGRESS, Layout, Topology
+from unbroken.protocol.messages import (
+    AnswerGate,
+    CommitEntry,
+    Deliver,
+    DropInbox,
+    DropOutbox,
+    Event,
+    GateAsked,
+    Instruction,
+    InSyncChanged,
+    LayoutChanged,
+    LinkLost,
+    LinkUp,
+    Message,
+    PersistEntry,
+    PollSources,
+    Produced,
+    Received,
+    ReplicaStopped,
+    Report,
+    Send,
+    SendUnit,
+    StopReplica,
+    StoreUnit,
+    SubscriberGone,
+    Tick,
+    UnitArrived,
+)
+from unbroken.protocol.node import NodeProtocol
+from unbroken.protocol.units import UnitHeader
+from unbroken.spark.runner import CutInfo, QueryRunner
+from unbroken.transport.link import Link, LinkHandlers
+from unbroken.transport.server import NodeServer
+from unbroken.transport.store import UnitStore
+
+log = logging.getLogger(__name__)
+
+LONGEST_WAIT_S = 0.2
+"""The loop looks at queries and links at least this often."""
+
+EVENT_LIMIT = 100_000
+"""Events waiting for the loop. The senders are bounded themselves; reaching this means the loop is stuck."""
+
+GATE_GRACE_S = 10.0
+"""How long beyond the gate's own wait a question may take before it is answered with "no data yet"."""
+
+STORY_LIMIT = 500
+"""Sentences a node remembers for its status."""
+
+
+@dataclass(frozen=True)
+class NodeDirs:
+    """Where a node keeps its things."""
+
+    root: Path
+
+    @property
+    def units(self) -> Path:
+        return self.root / "units"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def ingress_log(self) -> Path:
+        return self.root / "ingress"
+
+
+class Node:
+    """The shell around :class:`NodeProtocol`: threads, sockets, files and Spark."""
+
+    def __init__(
+        self, name: NodeId, flow: Dataflow, topology: Topology, dirs: NodeDirs, token: str, host: str, port: int
+    ) -> None:
+        self.name = name
+        self.flow = flow
+        self.topology = topology
+        self.settings: Settings = flow.settings
+        self.dirs = dirs
+        self.store = UnitStore(dirs.units)
+        self.token = token
+        self.protocol: NodeProtocol | None = None
+        self.coordination: Coordination | None = None
+        self.ingress: IngressService | None = None
+        self.members: dict[NodeId, Member] = {}
+        self.runners: dict[ReplicaId, QueryRunner] = {}
+        self.story: deque[tuple[int, str]] = deque(maxlen=STORY_LIMIT)
+        self.server = NodeServer(host, port, token, self, self.settings.heartbeat / 1000)
+        self._sinks = SinkWorkers(self.post, self.read_outbox)
+        self._events: queue.Queue[tuple[Event, Any]] = queue.Queue(EVENT_LIMIT)
+        self._lock = threading.Lock()
+        self._links: dict[NodeId, Link] = {}
+        self._gates: dict[int, Future[int]] = {}
+        self._tickets = itertools.count(1)
+        self._stopping = threading.Event()
+        self._first_layout: Layout | None = None
+        self._first_sync: InSync | None = None
+        self._carry: dict[type[Any], Callable[[Any, Any], None]] = {
+            Send: self._send,
+            SendUnit: self._send_unit,
+            StoreUnit: self._store_unit,
+            DropInbox: self._drop_inbox,
+            DropOutbox: self._drop_outbox,
+            AnswerGate: self._answer_gate,
+            Deliver: lambda step, _: self._sinks.deliver(step.header),
+            PollSources: lambda step, _: self._require_ingress().poll(step.pulse),
+            PersistEntry: lambda step, _: self._require_ingress().persist(step.entry),
+            CommitEntry: lambda step, _: self._require_ingress().commit(step.entry),
+            ProposeInSync: lambda step, _: self._propose(step),
+            StopReplica: self._stop_replica,
+            Report: lambda step, _: self.tell(step.sentence),
+        }
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    def await_layout(self, deadline_s: float) -> tuple[Layout, InSync] | None:
+        """Wait for the controller's first layout; None if the node was told to stop meanwhile."""
+        deadline = time.monotonic() + deadline_s
+        while not self._stopping.is_set():
+            if self._first_layout is not None and self._first_sync is not None:
+                return self._first_layout, self._first_sync
+            if time.monotonic() > deadline:
+                present = ", ".join(self.members) or "none"
+                raise UnbrokenError(
+                    f"no layout after {deadline_s:.0f} s: {len(self.members)} nodes are here ({present}), "
+                    f"{self.settings.nodes} are wanted. Start the missing ones with `unbroken node`."
+                )
+            self._stopping.wait(0.05)
+        return None
+
+    def begin(self, layout: Layout, sync: InSync) -> None:
+        """Take the layout's place: open sinks and sources, and link to the other nodes."""
+        self.protocol = NodeProtocol(
+            self.name, self.topology, layout, sync, settings=self.settings.protocol()
+        )
+        for stream in self.protocol.deliveries:
+            connector = self.flow.sinks[stream.consumer.part].connector
+            self._sinks.open(stream, connector.open(self.dirs.root))
+        if self.protocol.ingress is not None:
+            index = layout.nodes_of(INGRESS)[self.name].index
+            self.ingress = IngressService(self, ReplicaId(INGRESS, index))
+            self.ingress.start()
+        self.post(LinkUp(self.name))
+        self._connect(layout)
+
+    def loop(self) -> None:
+        """Handle events until told to stop."""
+        protocol = self.protocol
+        assert protocol is not None
+        checked = 0.0
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            wake = protocol.next_wake_ms()
+            wait = LONGEST_WAIT_S if wake is None else min(LONGEST_WAIT_S, max(0.0, wake / 1000 - now))
+            try:
+                event, payload = self._events.get(timeout=wait) if wait > 0 else self._events.get_nowait()
+            except queue.Empty:
+                event, payload = Tick(), None
+            self._handle(protocol, event, payload)
+            if now - checked > LONGEST_WAIT_S:
+                checked = now
+                self._look_around()
+
+    def post(self, event: Event, payload: Any = None) -> None:
+        """Give the loop an event; from any thread."""
+        self._events.put((event, payload))
+
+    def tell(self, sentence: str) -> None:
+        """Log a sentence, show it in the status, and put it into the flow's history."""
+        log.warning("%s", sentence)
+        self.story.append((int(time.time() * 1000), sentence))
+        if self.coordination is not None:
+            self.coordination.report(sentence)
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def close(self) -> None:
+        """End everything this node started."""
+        self._stopping.set()
+        for future in list(self._gates.values()):
+            future.cancel()
+        for runner in self.runners.values():
+            try:
+                runner.stop()
+            except Exception as error:
+                log.info("query of %s did not stop cleanly: %s", runner.replica, error)
+        for link in self._links.values():
+            link.close()
+        if self.ingress is not None:
+            self.ingress.close()
+        self._sinks.close()
+        if self.coordination is not None:
+            self.coordination.close()
+        self.server.close()
+
+    # --- coordination callbacks -----------------------------------------------------------------------
+
+    def on_members(self, members: dict[NodeId, Member]) -> None:
+        self.members = members
+        if self.protocol is not None:
+            self._connect(self.protocol.layout)
+
+    def on_layout(self, layout: Layout) -> None:
+        self._first_layout = self._first_layout or layout
+        self.post(LayoutChanged(layout))
+
+    def on_in_sync(self, sync: InSync) -> None:
+        self._first_sync = self._first_sync or sync
+        self.post(InSyncChanged(sync))
+
+    # --- service for the Flight server ----------------------------------------------------------------
+
+    def message_arrived(self, sender: str, message: Message) -> None:
+        self.post(Received(sender, message))
+
+    def subscriber_gone(self, sender: str) -> None:
+        self.post(SubscriberGone(sender))
+
+    def read_outbox(self, header: UnitHeader) -> pa.Buffer:
+        return self.store.read(self.store.outbox_path(header.stream, header.number))
+
+    def read_inbox(self, replica: str, stream: str, number: int) -> pa.Table:
+        path = self.store.inbox_path(ReplicaId.parse(replica), StreamId.parse(stream), number)
+        return pa.ipc.open_file(pa.BufferReader(self.store.read(path))).read_all()
+
+    def ask_gate(self, replica: str, instance: str, start: int) -> int:
+        ticket = next(self._tickets)
+        future: Future[int] = Future()
+        self._gates[ticket] = future
+        deadline_ms = time.monotonic() * 1000 + self.settings.gate_wait
+        self.post(GateAsked(ReplicaId.parse(replica), instance, start, ticket, deadline_ms))
+        try:
+            return future.result(timeout=self.settings.gate_wait / 1000 + GATE_GRACE_S)
+        except (FutureTimeoutError, TimeoutError):
+            # Answering "no data" on our own could split a round between two instances: fail the query instead.
+            raise UnbrokenError(f"the gate of {replica} did not answer in time") from None
+        finally:
+            self._gates.pop(ticket, None)
+
+    def request_stop(self) -> None:
+        self.stop()
+
+    def submit_push(self, batch: PushBatch, timeout_s: float) -> PushOutcome:
+        """Log pushed rows; refused while this node is no ingress."""
+        if self.ingress is None:
+            return PushOutcome("not-leader", None, f"{self.name} is not part of the ingress")
+        return self.ingress.submit(batch, timeout_s)
+
+    def status(self) -> dict[str, Any]:
+        from unbroken.cluster.status import node_status
+
+        with self._lock:
+            return node_status(self)
+
+    def sink_writes(self, stream: StreamId) -> int:
+        """Units of a stream that this node put into the sink itself."""
+        return self._sinks.writes.get(stream, 0)
+
+    def cut_info(self, replica: ReplicaId, number: int) -> CutInfo:
+        """Pulse and cut time of a micro-batch that the gate has released."""
+        assert self.protocol is not None
+        with self._lock:
+            header = self.protocol.replicas[replica].cut_header(number)
+        if header is None:
+            raise UnbrokenError(f"{replica}: the input of micro-batch {number} is not here")
+        return CutInfo(header.pulse, header.cut_ms, header.final)
+
+    def produced(self, replica: ReplicaId, number: int, headers: tuple[UnitHeader, ...]) -> None:
+        self.post(Produced(replica, number, headers))
+
+    # --- carrying out ---------------------------------------------------------------------------------
+
+    def _handle(self, protocol: NodeProtocol, event: Event, payload: Any) -> None:
+        with self._lock:
+            steps = protocol.handle(event, time.monotonic() * 1000)
+        for step in steps:
+            self._carry_out(step, payload)
+
+    def _carry_out(self, step: Instruction, payload: Any) -> None:
+        self._carry[type(step)](step, payload)
+
+    def _send(self, step: Send, _payload: Any) -> None:
+        if step.to == self.name:
+            self.post(Received(self.name, step.message))
+        elif (link := self._links.get(step.to)) is not None:
+            link.send(step.message)
+
+    def _send_unit(self, step: SendUnit, _payload: Any) -> None:
+        if step.to == self.name:
+            self.post(UnitArrived(step.header, self.name))
+        else:
+            self.server.send_unit(step.to, step.header)
+
+    def _store_unit(self, step: StoreUnit, payload: pa.Buffer | None) -> None:
+        header = step.header
+        assert self.protocol is not None
+        replica = next(r for r in self.protocol.replicas if r.shard == header.stream.consumer)
+        path = self.store.inbox_path(replica, header.stream, header.number)
+        if payload is None:
+            self.store.link(self.store.outbox_path(header.stream, header.number), path)
+        else:
+            self.store.write(path, payload)
+
+    def _drop_inbox(self, step: DropInbox, _payload: Any) -> None:
+        assert self.protocol is not None
+        replica = next(r for r in self.protocol.replicas if r.shard == step.stream.consumer)
+        for number in step.numbers:
+            self.store.drop(self.store.inbox_path(replica, step.stream, number))
+
+    def _drop_outbox(self, step: DropOutbox, _payload: Any) -> None:
+        for number in step.numbers:
+            self.store.drop(self.store.outbox_path(step.stream, number))
+
+    def _answer_gate(self, step: AnswerGate, _payload: Any) -> None:
+        future = self._gates.get(step.ticket)
+        if future is not None and not future.done():
+            future.set_result(step.offset)
+
+    def _propose(self, step: ProposeInSync) -> None:
+        self.tell(f"{self.name} asks to go on with {', '.join(sorted(step.proposal.members))} as ingress")
+        if self.coordination is not None:
+            self.coordination.propose(step)
+
+    def _stop_replica(self, step: StopReplica, _payload: Any) -> None:
+        runner = self.runners.get(step.replica)
+        if runner is not None:
+            threading.Thread(target=runner.stop, name=f"stop-{step.replica}", daemon=True).start()
+
+    def _require_ingress(self) -> IngressService:
+        assert self.ingress is not None
+        return self.ingress
+
+    # --- links and queries ----------------------------------------------------------------------------
+
+    def _connect(self, layout: Layout) -> None:
+        for node in layout.nodes:
+            member = self.members.get(node)
+            if node == self.name or member is None:
+                continue
+            link = self._links.get(node)
+            if link is not None and link.address == member.address:
+                continue
+            if link is not None:
+                link.close()
+            self._links[node] = Link(
+                self.name,
+                node,
+                member.address,
+                self.token,
+                LinkHandlers(
+                    up=lambda peer: self.post(LinkUp(peer)),
+                    lost=lambda peer: self.post(LinkLost(peer)),
+                    unit=lambda peer, header, data: self.post(UnitArrived(header, peer), data),
+                ),
+                heartbeat_s=self.settings.heartbeat / 1000,
+                timeout_s=self.settings.link_timeout / 1000,
+            )
+            self._links[node].start()
+
+    def _look_around(self) -> None:
+        for link in list(self._links.values()):
+            link.check_alive()
+        assert self.protocol is not None
+        for replica, runner in self.runners.items():
+            failure = runner.failure()
+            if failure is not None and self.protocol.replicas[replica].stopped is None:
+                self.post(ReplicaStopped(replica, failure))
+

@@ -1,0 +1,60 @@
+"""What a node says about itself, and how it is shown."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unbroken.cluster.node import Node
+
+
+def node_status(node: Node) -> dict[str, Any]:
+    """A snapshot for `unbroken status`; called with the protocol at rest."""
+    out: dict[str, Any] = {
+        "node": node.name,
+        "pid": os.getpid(),
+        "address": node.server.address,
+        "state": "starting" if node.protocol is None else "running",
+        "story": [{"time_ms": when, "sentence": sentence} for when, sentence in list(node.story)[-50:]],
+    }
+    protocol = node.protocol
+    if protocol is None:
+        return out
+    newest = max((inbox.available for r in protocol.replicas.values() for inbox in r.inboxes.values()), default=0)
+    out["layout_version"] = protocol.layout.version
+    out["lost"] = sorted(str(replica) for replica in protocol.layout.lost)
+    out["links"] = sorted(protocol.links - {node.name})
+    out["replicas"] = [
+        {
+            "replica": str(replica.replica),
+            "state": "stopped" if replica.stopped else "active",
+            "reason": replica.stopped,
+            "committed": replica.committed,
+            "produced": replica.produced,
+            "lag_units": newest - replica.produced,
+            **(node.runners[replica.replica].progress() if replica.replica in node.runners else {}),
+        }
+        for replica in protocol.replicas.values()
+    ]
+    out["sinks"] = {
+        str(stream): {"delivered": delivery.delivered, "written_here": node.sink_writes(stream)}
+        for stream, delivery in protocol.deliveries.items()
+    }
+    out["outboxes"] = {str(s): {"kept": len(box.headers), "last": box.last} for s, box in protocol.outboxes.items()}
+    out["counters"] = dict(protocol.counters)
+    out["divergences"] = [str(divergence) for divergence in protocol.divergences]
+    if protocol.ingress is not None and node.ingress is not None:
+        ingress = protocol.ingress
+        out["ingress"] = {
+            "leading": ingress.leading,
+            "term": ingress.sync.term,
+            "members": sorted(ingress.sync.members),
+            "pulse": ingress.last_pulse,
+            "ended": ingress.ended,
+            "period_ms": round(protocol.pulse.period_ms, 1),
+            "in_flight": protocol.in_flight(),
+            "rows": node.ingress.feeder.rows,
+            "bad_rows": node.ingress.feeder.bad_rows,
+        }
+    return out

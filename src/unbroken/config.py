@@ -1,0 +1,133 @@
+"""Settings of a dataflow: validated when the file is loaded, explained when they are wrong."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from unbroken.errors import FlowError, Problem
+from unbroken.protocol.node import ProtocolSettings
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+
+
+def milliseconds(value: Any) -> Any:
+    """Turn ``"500ms"``, ``"2s"`` or ``"1min"`` into milliseconds; numbers are milliseconds already."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h)\s*", value)
+    if match is None:
+        raise ValueError(f"{value!r} is not a duration; write for example '500ms', '2s' or '1min'")
+    return float(match[1]) * _UNITS_MS[match[2]]
+
+
+Duration = Annotated[float, BeforeValidator(milliseconds)]
+
+
+class Settings(BaseModel):
+    """Everything that can be tuned, with the reason for each default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: int = Field(default=3, ge=1, le=200, description="Local nodes that `unbroken run` starts.")
+    pulse_min: Duration = Field(
+        default=250,
+        ge=20,
+        le=60_000,
+        description="Shortest pulse. A stateful Spark micro-batch of one segment takes about 150 to 200 ms.",
+    )
+    pulse_max: Duration = Field(
+        default=10_000, ge=20, le=600_000, description="Longest pulse that the adaptation may stretch to."
+    )
+    pulse_start: Duration = Field(default=500, ge=20, le=600_000, description="Pulse at the start of a run.")
+    in_flight_slack: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Pulses in flight allowed beyond one per segment; more smooths, fewer lowers latency.",
+    )
+    hedge: Duration = Field(
+        default=100,
+        ge=0,
+        le=60_000,
+        description="Replica k delivers k hedge delays after its result is ready, unless another did.",
+    )
+    heartbeat: Duration = Field(default=200, ge=20, le=60_000, description="Sign of life on idle links.")
+    link_timeout: Duration = Field(
+        default=2_000,
+        ge=100,
+        le=600_000,
+        description="Silence after which a link counts as lost; a killed peer is noticed at once.",
+    )
+    session_timeout: Duration = Field(
+        default=4_000, ge=1_000, le=120_000, description="ZooKeeper session time-out of a node."
+    )
+    gate_wait: Duration = Field(
+        default=500, ge=10, le=10_000, description="Longest wait of Spark's source for the next cut."
+    )
+    client_retain: int = Field(
+        default=2_000, ge=1, le=1_000_000, description="Units kept for clients that subscribe late."
+    )
+    node_memory: str = Field(
+        default="1g", pattern=r"^[1-9][0-9]*[mg]$", description="Heap of a node's Spark driver."
+    )
+    node_cores: int = Field(default=2, ge=1, le=256, description="Task slots of a local node's Spark.")
+    partitions: int = Field(
+        default=1,
+        ge=1,
+        le=1024,
+        description="Spark's shuffle partitions, which are also the state partitions, of each replica; every "
+        "further one costs a micro-batch about 20 ms, and shards already spread the state.",
+    )
+    jvm: str = Field(
+        default="small",
+        pattern="^(small|throughput)$",
+        description="'small' compiles quickly and collects serially: best on few cores; 'throughput' leaves "
+        "the JVM its defaults: best at saturation on many cores.",
+    )
+    spark: dict[str, str] = Field(default_factory=dict, description="Further Spark settings of every node.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Settings:
+        if not self.pulse_min <= self.pulse_start <= self.pulse_max:
+            raise ValueError(
+                f"pulse_min <= pulse_start <= pulse_max must hold, got "
+                f"{self.pulse_min:g}, {self.pulse_start:g} and {self.pulse_max:g} ms"
+            )
+        if self.link_timeout < 2 * self.heartbeat:
+            raise ValueError(
+                f"link_timeout ({self.link_timeout:g} ms) must be at least twice heartbeat "
+                f"({self.heartbeat:g} ms), or healthy links would be given up"
+            )
+        return self
+
+    def protocol(self) -> ProtocolSettings:
+        return ProtocolSettings(
+            pulse_min_ms=self.pulse_min,
+            pulse_max_ms=self.pulse_max,
+            pulse_start_ms=self.pulse_start,
+            in_flight_slack=self.in_flight_slack,
+            hedge_ms=self.hedge,
+            client_retain=self.client_retain,
+        )
+
+
+def load_settings(where: str, values: dict[str, Any]) -> Settings:
+    """Validate ``values``; every wrong one becomes a problem that names it."""
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        raise FlowError([_problem(where, detail) for detail in error.errors()]) from None
+
+
+def _problem(where: str, detail: Any) -> Problem:
+    name = ".".join(str(part) for part in detail["loc"]) or "settings"
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        known = ", ".join(sorted(Settings.model_fields))
+        return Problem(f"{where}, setting {name}", "there is no such setting", f"use one of: {known}")
+    field = Settings.model_fields.get(name)
+    remedy = "change the value" if field is None else f"{name}: {field.description}"
+    return Problem(f"{where}, setting {name}", f"{message}, got {detail.get('input')!r}", remedy)

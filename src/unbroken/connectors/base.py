@@ -1,0 +1,113 @@
+"""The contracts of sources and sinks.
+
+Connectors are declared in the user's file, so the objects a user writes are small descriptions; what does
+the work is opened from them on the nodes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from unbroken.protocol.units import UnitHeader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+Position = Any
+"""How far a source has been read: any JSON value; it travels in the ingress log."""
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that could not be taken, as it came, and why."""
+
+    raw: str
+    reason: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one pulse of one source, and the ones that could not be parsed."""
+
+    table: pa.Table
+    bad: tuple[BadRow, ...] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How far a pulse reaches in one source; ``exhausted`` says that nothing will ever follow."""
+
+    position: Position
+    exhausted: bool = False
+
+
+class SourceReader(ABC):
+    """An opened source on an ingress node.
+
+    ``poll`` runs on the node that leads the ingress, ``read`` on every ingress node with the positions that
+    were agreed, possibly more than once: it must return the same rows each time.
+    """
+
+    @abstractmethod
+    def poll(self, position: Position | None, now_ms: int) -> Cut:
+        """How far the source can be read at ``now_ms``, given where the last pulse ended (None: nowhere)."""
+
+    @abstractmethod
+    def read(self, start: Position | None, end: Position) -> Rows:
+        """The rows after ``start`` up to ``end``, with the columns and types of the source's schema."""
+
+    def close(self) -> None:  # noqa: B027  (most sources hold nothing open)
+        """Let go of files and connections."""
+
+
+class SourceConnector(ABC):
+    """What a user writes to declare a source."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> StructType:
+        """The columns of the source."""
+
+    @abstractmethod
+    def problems(self) -> list[str]:
+        """What is wrong with the declaration, each as one sentence with a remedy."""
+
+    @abstractmethod
+    def open(self) -> SourceReader:
+        """Open the source on an ingress node."""
+
+
+class SinkWriter(ABC):
+    """An opened sink on a node that hosts a replica of the last segment.
+
+    Several replicas may call ``deliver`` for the same unit, at the same time, on different nodes, and again
+    after a restart: the unit must appear once.
+    """
+
+    @abstractmethod
+    def deliver(self, header: UnitHeader, table: pa.Table) -> bool:
+        """Put the unit into the sink; False if it was there already."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of files and connections."""
+
+
+class SinkConnector(ABC):
+    """What a user writes to declare a sink."""
+
+    client: bool = False
+    """True for sinks that clients read by subscription: the node keeps units for them, delivers nothing."""
+
+    @abstractmethod
+    def problems(self) -> list[str]:
+        """What is wrong with the declaration, each as one sentence with a remedy."""
+
+    def open(self, flow_dir: Path) -> SinkWriter:
+        """Open the sink on a node."""
+        raise NotImplementedError(f"{type(self).__name__} is read by clients, not written by nodes")

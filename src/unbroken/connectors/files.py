@@ -1,0 +1,273 @@
+"""A source that takes the files which appear in a directory."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from unbroken.connectors.base import BadRow, Cut, Position, Rows, SourceConnector, SourceReader
+from unbroken.connectors.csvparse import csv_can_hold, parse_csv
+from unbroken.connectors.fit import fit
+from unbroken.connectors.rowparse import parse_json_lines
+from unbroken.spark.types import arrow_schema, parse_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+FORMATS = ("json", "csv", "parquet")
+UNFINISHED_MS = 60_000
+"""A Parquet file that has had no footer for this long will not get one; it is taken and reported as bad."""
+
+_PARQUET_END = b"PAR1"
+
+
+class Files(SourceConnector):
+    """The files that appear in a directory, each read once, in the order in which they appeared.
+
+    Names that begin with a dot or an underscore or end in ``.tmp`` are ignored, and so are directories. A file
+    is taken when it has stayed the same for ``settle_ms``; writers that pause longer than that should write
+    under an ignored name and rename. Files must not be changed afterwards: a file with another size or
+    modification time is another file and read from its beginning.
+
+    Parameters
+    ----------
+    path
+        The directory. All ingress nodes must see the same files under it.
+    format
+        ``"json"`` (one object per line), ``"csv"`` or ``"parquet"``.
+    schema
+        The columns to read.
+    header
+        Whether the first line of a CSV file names its columns.
+    max_line_bytes
+        Longer lines are bad rows.
+    max_files_per_pulse, max_bytes_per_pulse
+        More than this waits for the next pulse; a single larger file is still taken whole.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: str,
+        schema: str | StructType,
+        header: bool = True,
+        max_line_bytes: int = 1_000_000,
+        max_files_per_pulse: int = 1_000,
+        max_bytes_per_pulse: int = 256_000_000,
+        settle_ms: int = 200,
+    ) -> None:
+        self._schema = parse_schema(schema)
+        self.path = Path(path)
+        self.format = format
+        self.header = header
+        self.max_line_bytes = max_line_bytes
+        self.max_files_per_pulse = max_files_per_pulse
+        self.max_bytes_per_pulse = max_bytes_per_pulse
+        self.settle_ms = settle_ms
+
+    @property
+    def schema(self) -> StructType:
+        return self._schema
+
+    def problems(self) -> list[str]:
+        found = []
+        if self.format not in FORMATS:
+            found.append(f"The format is {self.format!r}; use one of {', '.join(FORMATS)}.")
+        if self.path.exists() and not self.path.is_dir():
+            found.append(f"{self.path} is not a directory; name the directory in which files appear.")
+        for name in ("max_line_bytes", "max_files_per_pulse", "max_bytes_per_pulse"):
+            if getattr(self, name) < 1:
+                found.append(f"{name} is {getattr(self, name)}; give at least 1.")
+        if self.settle_ms < 0:
+            found.append(f"settle_ms is {self.settle_ms}; give at least 0.")
+        if self.format == "csv":
+            nested = [field.name for field in arrow_schema(self._schema) if not csv_can_hold(field.type)]
+            if nested:
+                found.append(f"CSV cannot hold the nested column {nested[0]!r}; use json or parquet.")
+        return found
+
+    def open(self) -> FilesReader:
+        return FilesReader(self)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A file as a listing showed it; ``since_ms`` is the first poll that saw it like this."""
+
+    name: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    since_ms: int
+
+    @property
+    def order(self) -> tuple[int, str]:
+        return (self.ctime_ns, self.name)
+
+    def same_content(self, other: _Seen) -> bool:
+        return (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
+
+
+class FilesReader(SourceReader):
+    """Lists the directory to cut pulses; reads the files that a pulse names.
+
+    The position is ``{"ctime_ns", "name", "count", "files": [[name, size], ...]}``. Its first part is a
+    watermark: files up to it, in the order of (time of status change, name), are taken. ``count`` is how many
+    that were, and ``files`` are those of the pulse that ends here, so its size does not grow with the directory.
+
+    The time of status change (ctime) is used because creating a file or moving it into the directory sets it to
+    the present, whatever modification time the file brings along. Changing permissions or links of a file sets
+    it as well; so the reader that polls remembers the files it has seen taken and recognises them by size and
+    modification time. The watermark alone decides only for a reader that takes over.
+
+    A settled file never waits behind one that appeared later: files settle in the order of their last change.
+    """
+
+    def __init__(self, source: Files) -> None:
+        self._source = source
+        self._arrow = arrow_schema(source.schema)
+        self._at: Position | None = None
+        self._started = False
+        self._taken: dict[str, _Seen] = {}
+        self._waiting: dict[str, _Seen] = {}
+        self._offer: tuple[Position, list[_Seen]] | None = None
+
+    def poll(self, position: Position | None, now_ms: int) -> Cut:
+        listed = self._list(now_ms)
+        self._catch_up(position, listed)
+        self._taken = {name: seen for name, seen in self._taken.items() if name in listed}
+        self._waiting = {
+            name: self._since(seen)
+            for name, seen in listed.items()
+            if name not in self._taken or not self._taken[name].same_content(seen)
+        }
+        chosen = self._choose(now_ms)
+        start = position or {"ctime_ns": 0, "name": "", "count": 0, "files": []}
+        if not chosen:
+            return Cut(start)
+        mark = max((start["ctime_ns"], start["name"]), chosen[-1].order)
+        end = {
+            "ctime_ns": mark[0],
+            "name": mark[1],
+            "count": start["count"] + len(chosen),
+            "files": [[seen.name, seen.size] for seen in chosen],
+        }
+        self._offer = (end, chosen)
+        return Cut(end)
+
+    def read(self, start: Position | None, end: Position) -> Rows:
+        tables: list[pa.Table] = [self._arrow.empty_table()]
+        bad: list[BadRow] = []
+        if start is None or start["count"] != end["count"]:
+            for name, size in end["files"]:
+                rows = self._read_file(str(name), int(size))
+                tables.append(rows.table)
+                bad.extend(rows.bad)
+        return Rows(pa.concat_tables(tables), tuple(bad))
+
+    def _catch_up(self, position: Position | None, listed: dict[str, _Seen]) -> None:
+        """Make ``_taken`` what is taken at ``position``."""
+        if self._started and position == self._at:
+            return
+        if self._offer is not None and position == self._offer[0]:
+            self._taken.update({seen.name: seen for seen in self._offer[1]})
+        elif position is None:
+            self._taken = {}
+        else:
+            mark = (position["ctime_ns"], position["name"])
+            self._taken = {name: seen for name, seen in listed.items() if seen.order <= mark}
+        self._at = position
+        self._started = True
+        self._offer = None
+
+    def _since(self, seen: _Seen) -> _Seen:
+        earlier = self._waiting.get(seen.name)
+        unchanged = earlier is not None and earlier.same_content(seen) and earlier.ctime_ns == seen.ctime_ns
+        return earlier if earlier is not None and unchanged else seen
+
+    def _choose(self, now_ms: int) -> list[_Seen]:
+        chosen: list[_Seen] = []
+        size = 0
+        for seen in sorted(self._waiting.values(), key=lambda seen: seen.order):
+            if len(chosen) >= self._source.max_files_per_pulse:
+                break
+            if chosen and size + seen.size > self._source.max_bytes_per_pulse:
+                break
+            if self._complete(seen, now_ms):
+                chosen.append(seen)
+                size += seen.size
+        return chosen
+
+    def _complete(self, seen: _Seen, now_ms: int) -> bool:
+        age_ms = now_ms - seen.since_ms
+        if age_ms < self._source.settle_ms or age_ms == 0:
+            return False
+        if self._source.format != "parquet" or age_ms >= UNFINISHED_MS:
+            return True
+        try:
+            with open(self._source.path / seen.name, "rb") as file:
+                file.seek(-len(_PARQUET_END), os.SEEK_END)
+                return file.read() == _PARQUET_END
+        except OSError:
+            return False
+
+    def _list(self, now_ms: int) -> dict[str, _Seen]:
+        listed: dict[str, _Seen] = {}
+        try:
+            with os.scandir(self._source.path) as entries:
+                for entry in entries:
+                    if entry.name.startswith((".", "_")) or entry.name.endswith(".tmp"):
+                        continue
+                    try:
+                        found = entry.stat()
+                    except OSError:
+                        continue  # Gone since it was listed.
+                    if stat.S_ISREG(found.st_mode):
+                        listed[entry.name] = _Seen(
+                            entry.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, now_ms
+                        )
+        except FileNotFoundError:
+            pass  # The directory may appear later, as its files do.
+        return listed
+
+    def _read_file(self, name: str, size: int) -> Rows:
+        path = self._source.path / name
+        try:
+            if self._source.format == "parquet":
+                return Rows(self._read_parquet(path, size))
+            with open(path, "rb") as file:
+                data = file.read(size)
+        except FileNotFoundError:
+            return self._bad_file(name, "the file vanished before it was read")
+        except (OSError, ValueError, pa.ArrowException) as error:
+            return self._bad_file(name, f"the file cannot be read: {str(error).partition(chr(10))[0]}")
+        lines = self._parse(data, name)
+        if len(data) < size:
+            short = BadRow(name, f"the file has {len(data)} bytes, {size} were agreed; it was cut short", name)
+            return Rows(lines.table, (*lines.bad, short))
+        return lines
+
+    def _parse(self, data: bytes, name: str) -> Rows:
+        limit = self._source.max_line_bytes
+        if self._source.format == "csv":
+            return parse_csv(data, self._arrow, name, limit, header=self._source.header)
+        return parse_json_lines(data, self._arrow, name, limit)
+
+    def _read_parquet(self, path: Path, size: int) -> pa.Table:
+        if path.stat().st_size != size:
+            raise ValueError(f"it has {path.stat().st_size} bytes, {size} were agreed")
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            wanted = [column for column in self._arrow.names if column in file.schema_arrow.names]
+            table = file.read(columns=wanted, use_threads=False)
+        table.validate(full=True)
+        return fit(table, self._arrow, exact_names=False)
+
+    def _bad_file(self, name: str, reason: str) -> Rows:
+        return Rows(self._arrow.empty_table(), (BadRow(name, reason, name),))

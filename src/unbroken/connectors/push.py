@@ -1,0 +1,197 @@
+"""A source that programs push rows to.
+
+Pushed rows cannot be read again from outside, so they are entries of the ingress log themselves. What is here is
+the declaration, the form of a batch in the log, and the reader that gives out the rows of committed batches.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from unbroken.connectors.base import BadRow, Cut, Position, Rows, SourceConnector, SourceReader
+from unbroken.connectors.fit import fit
+from unbroken.connectors.rowparse import parse_json_lines
+from unbroken.errors import UnbrokenError, require
+from unbroken.spark.types import arrow_schema, parse_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+RowFormat = Literal["json", "arrow"]
+_LENGTHS = struct.Struct(">IQ")
+
+
+@dataclass(frozen=True)
+class PushBatch:
+    """Rows that one producer pushed in one request, as they came: JSON lines or an Arrow IPC stream."""
+
+    source: str
+    producer: str
+    sequence: int
+    rows: bytes
+    format: RowFormat = "json"
+
+    def to_bytes(self) -> bytes:
+        """Lengths of header and rows, the header as JSON, the rows."""
+        header = json.dumps(
+            {
+                "source": self.source,
+                "producer": self.producer,
+                "sequence": self.sequence,
+                "format": self.format,
+            }
+        ).encode()
+        return _LENGTHS.pack(len(header), len(self.rows)) + header + self.rows
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PushBatch:
+        """Raises UnbrokenError if ``data`` is not exactly one batch."""
+        try:
+            header_size, rows_size = _LENGTHS.unpack_from(data)
+            body = _LENGTHS.size + header_size
+            if len(data) != body + rows_size:
+                raise ValueError(f"{len(data)} bytes instead of {body + rows_size}")
+            header = json.loads(data[_LENGTHS.size : body])
+            if header["format"] not in ("json", "arrow"):
+                raise ValueError(f"format {header['format']!r}")
+            return cls(
+                str(header["source"]),
+                str(header["producer"]),
+                int(header["sequence"]),
+                bytes(data[body:]),
+                header["format"],
+            )
+        except (struct.error, ValueError, KeyError, TypeError) as error:
+            raise UnbrokenError(
+                f"An entry of the ingress log is not a pushed batch: {error}. The log is damaged or of another version."
+            ) from None
+
+
+class Push(SourceConnector):
+    """Rows that programs send with `unbroken.push_client.PushClient` or by HTTP.
+
+    Parameters
+    ----------
+    schema
+        The columns of the rows.
+    max_body_bytes
+        Larger requests are refused.
+    max_line_bytes
+        Longer lines are bad rows.
+    """
+
+    def __init__(
+        self,
+        schema: str | StructType,
+        *,
+        max_body_bytes: int = 16_000_000,
+        max_line_bytes: int = 1_000_000,
+    ) -> None:
+        self._schema = parse_schema(schema)
+        self.max_body_bytes = max_body_bytes
+        self.max_line_bytes = max_line_bytes
+
+    @property
+    def schema(self) -> StructType:
+        return self._schema
+
+    def problems(self) -> list[str]:
+        return [
+            f"{name} is {getattr(self, name)}; give at least 1."
+            for name in ("max_body_bytes", "max_line_bytes")
+            if getattr(self, name) < 1
+        ]
+
+    def refusal(self, batch: PushBatch) -> str | None:
+        """Why a batch cannot be taken at all, so that its producer is told instead of acknowledged.
+
+        Single bad JSON rows do not refuse the batch; they are set aside when it is read.
+        """
+        if batch.format == "json":
+            return None
+        try:
+            _arrow_rows(batch.rows, arrow_schema(self._schema))
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def open(self) -> PushReader:
+        return PushReader(self)
+
+
+class PushReader(SourceReader):
+    """The rows of committed batches; a position is the index of an entry in the ingress log.
+
+    Every ingress node calls `take` for each committed batch of this source that is not a duplicate, in the order
+    of the log. A pulse is committed after the batches it covers, so whoever reads a pulse has taken them. What
+    has been read by all that need it is dropped with `forget`; `buffered_bytes` lets the node refuse further
+    batches before memory runs out.
+    """
+
+    def __init__(self, source: Push) -> None:
+        self._source = source
+        self._arrow = arrow_schema(source.schema)
+        self._batches: deque[tuple[int, PushBatch]] = deque()
+        self._last = 0
+        self._forgotten = 0
+        self.buffered_bytes = 0
+
+    def take(self, index: int, batch: PushBatch) -> None:
+        """The entry ``index`` of the log is committed and holds ``batch``."""
+        require(index > self._last, f"push entry {index} after {self._last}")
+        self._last = index
+        if index > self._forgotten:
+            self._batches.append((index, batch))
+            self.buffered_bytes += len(batch.rows)
+
+    def poll(self, position: Position | None, now_ms: int) -> Cut:
+        return Cut(max(self._last, 0 if position is None else int(position)))
+
+    def read(self, start: Position | None, end: Position) -> Rows:
+        first = 0 if start is None else int(start)
+        if int(end) > first and first < self._forgotten:
+            raise UnbrokenError(
+                f"Pushed rows after entry {first} of the ingress log are asked for, but those up to "
+                f"{self._forgotten} are dropped; this ingress node must be set up again from another."
+            )
+        tables: list[pa.Table] = [self._arrow.empty_table()]
+        bad: list[BadRow] = []
+        for index, batch in self._batches:
+            if first < index <= int(end):
+                rows = self._parse(batch)
+                tables.append(rows.table)
+                bad.extend(rows.bad)
+        return Rows(pa.concat_tables(tables), tuple(bad))
+
+    def forget(self, through: int) -> None:
+        """Batches up to entry ``through`` will not be read again."""
+        self._forgotten = max(self._forgotten, through)
+        while self._batches and self._batches[0][0] <= through:
+            _, batch = self._batches.popleft()
+            self.buffered_bytes -= len(batch.rows)
+
+    def _parse(self, batch: PushBatch) -> Rows:
+        origin = f"{batch.producer}/{batch.sequence}"
+        if batch.format == "json":
+            return parse_json_lines(batch.rows, self._arrow, origin, self._source.max_line_bytes)
+        try:
+            return Rows(_arrow_rows(batch.rows, self._arrow))
+        except ValueError as error:
+            raw = f"({len(batch.rows)} bytes of Arrow IPC)"
+            return Rows(self._arrow.empty_table(), (BadRow(raw, str(error), origin),))
+
+
+def _arrow_rows(data: bytes, schema: pa.Schema) -> pa.Table:
+    try:
+        with pa.ipc.open_stream(data) as stream:
+            table = stream.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ValueError(f"not an Arrow IPC stream: {str(error).partition(chr(10))[0]}") from None
+    return fit(table, schema, exact_names=False)

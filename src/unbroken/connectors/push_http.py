@@ -1,0 +1,228 @@
+"""The HTTP front of pushed sources.
+
+``POST /push/{source}`` answers 200 only after the rows are in the log of every in-sync ingress node. Whatever else
+happens, the producer sends the same request again, here or to another ingress node: the sequence number tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from unbroken.connectors.push import Push, PushBatch, RowFormat
+from unbroken.errors import UnbrokenError
+
+ARROW_TYPE = "application/vnd.apache.arrow.stream"
+SUBMIT_TIMEOUT_S = 10.0
+BODY_TIMEOUT_S = 30.0  # A producer that stops in the middle of a request must not hold its place forever.
+MAX_CONNECTIONS = 256
+DRAIN_BYTES = 64_000_000
+MAX_PRODUCER_CHARS = 200
+MAX_SEQUENCE = 2**63 - 1
+RETRY_AFTER_S = 1
+
+Status = Literal["logged", "duplicate", "not-leader", "timeout", "refused"]
+_CODES: dict[Status, int] = {"logged": 200, "duplicate": 200, "not-leader": 503, "timeout": 504, "refused": 503}
+
+
+@dataclass(frozen=True)
+class PushOutcome:
+    """What became of a batch; ``leader`` is the push address (host:port) of the ingress leader, if known."""
+
+    status: Status
+    leader: str | None = None
+    detail: str = ""
+
+
+Submit = Callable[[PushBatch, float], PushOutcome]
+"""Logs a batch, or finds that it is logged; blocks for at most the given seconds."""
+
+
+class PushServer:
+    """Serves pushed sources over HTTP from a thread of its own.
+
+    Parameters
+    ----------
+    host, port
+        Where to listen; port 0 takes a free one, see ``port`` after `start`.
+    token
+        What producers must present.
+    submit
+        Called in a thread for each batch.
+    sources
+        The pushed sources by name.
+    """
+
+    def __init__(self, host: str, port: int, token: str, submit: Submit, *, sources: Mapping[str, Push]) -> None:
+        self.host = host
+        self.port = port
+        self._front = _Front(token, submit, dict(sources))
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def start(self, deadline_s: float = 10.0) -> None:
+        """Listen; returns when requests are answered. UnbrokenError if the port cannot be had."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((self.host, self.port))
+        except OSError as error:
+            listener.close()
+            raise UnbrokenError(
+                f"Cannot listen for pushed rows on {self.address}: {error}. Choose another port."
+            ) from error
+        self.port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self._front.app(),
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=75,  # Producers that push once a minute keep their connection.
+            timeout_graceful_shutdown=1,
+        )
+        self._server = server = _Server(config)
+
+        def serve() -> None:
+            with listener:
+                server.run(sockets=[listener])
+
+        self._thread = threading.Thread(target=serve, name=f"push-{self.port}", daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + deadline_s
+        while not server.started:
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                self.stop(1.0)
+                raise UnbrokenError(f"The push server on {self.address} did not start within {deadline_s:g} s.")
+            time.sleep(0.005)
+
+    def stop(self, deadline_s: float = 5.0) -> bool:
+        """Stop listening and end the thread; False if it did not end in time (it ends with the process)."""
+        if self._server is None or self._thread is None:
+            return True
+        self._server.should_exit = True
+        self._thread.join(deadline_s / 2)
+        if self._thread.is_alive():
+            self._server.force_exit = True
+            self._thread.join(deadline_s / 2)
+        return not self._thread.is_alive()
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves the signals to the process it is part of."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@dataclass(frozen=True)
+class _Front:
+    """Checks a request, hands its batch over and puts the outcome into HTTP."""
+
+    token: str
+    submit: Submit
+    sources: dict[str, Push]
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/health", self.health, methods=["GET"]),
+                Route("/push/{source}", self.push, methods=["POST"]),
+            ]
+        )
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def push(self, request: Request) -> Response:
+        presented = request.headers.get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(presented, f"Bearer {self.token}".encode()):
+            return _answer(401, "unauthorized", "send the header 'Authorization: Bearer <token>'")
+        name = request.path_params["source"]
+        source = self.sources.get(name)
+        if source is None:
+            known = ", ".join(sorted(self.sources)) or "none"
+            return _answer(404, "unknown-source", f"there is no pushed source {name!r}; there are: {known}")
+        try:
+            producer, sequence = _identity(request)
+            body = await asyncio.wait_for(_body(request, source.max_body_bytes), BODY_TIMEOUT_S)
+        except ValueError as error:
+            return _answer(400, "bad-request", str(error))
+        except TimeoutError:
+            return _answer(408, "timeout", f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
+        except ClientDisconnect:
+            return _answer(400, "disconnected", "the connection ended within the body")
+        if body is None:
+            limit = f"the body is larger than {source.max_body_bytes} bytes; send smaller batches"
+            return _answer(413, "too-large", limit)
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        form: RowFormat = "arrow" if content_type == ARROW_TYPE else "json"
+        return await run_in_threadpool(self._log, source, PushBatch(name, producer, sequence, body, form))
+
+    def _log(self, source: Push, batch: PushBatch) -> Response:
+        refusal = source.refusal(batch)
+        if refusal is not None:
+            return _answer(400, "bad-request", refusal)
+        try:
+            outcome = self.submit(batch, SUBMIT_TIMEOUT_S)
+        except Exception as error:
+            # Whatever went wrong, the producer must hear that it is not known to be logged.
+            return _answer(500, "failed", f"{type(error).__name__}: {error}")
+        return _answer(_CODES[outcome.status], outcome.status, outcome.detail, outcome.leader)
+
+
+def _identity(request: Request) -> tuple[str, int]:
+    producer = request.headers.get("x-producer-id", "")
+    sequence = request.headers.get("x-sequence", "")
+    if not producer or len(producer) > MAX_PRODUCER_CHARS or not producer.isprintable():
+        raise ValueError(f"the header X-Producer-Id must have 1 to {MAX_PRODUCER_CHARS} printable characters")
+    if not (sequence.isascii() and sequence.isdigit() and len(sequence) < 20 and int(sequence) <= MAX_SEQUENCE):
+        raise ValueError("the header X-Sequence must be a whole number that grows with every batch")
+    return producer, int(sequence)
+
+
+async def _body(request: Request, limit: int) -> bytes | None:
+    """The whole body, or None if it is larger than ``limit``; no more than that is ever held.
+
+    What is too large is read on for a while and thrown away: most producers read no answer before they have
+    sent everything.
+    """
+    body = bytearray()
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit + DRAIN_BYTES:
+            break
+        if size > limit:
+            body.clear()
+        else:
+            body += chunk
+    return bytes(body) if size <= limit else None
+
+
+def _answer(code: int, status: str, detail: str = "", leader: str | None = None) -> Response:
+    content = {"status": status, "detail": detail, "leader": leader}
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if code == 503 else {}
+    return JSONResponse({key: value for key, value in content.items() if value}, code, headers)

@@ -1,0 +1,154 @@
+"""Sinks that write files, and those that clients read."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import abstractmethod
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from unbroken.connectors.base import SinkConnector, SinkWriter
+from unbroken.connectors.jsonout import json_lines
+from unbroken.connectors.publish import publish, remove_leftovers
+from unbroken.errors import UnbrokenError
+from unbroken.protocol.units import UnitHeader
+
+METADATA_KEY = b"unbroken"
+"""The entry of a Parquet file's metadata that holds number, pulse and cut_ms of the unit as JSON."""
+
+
+def unit_file(header: UnitHeader, suffix: str) -> str:
+    """The name of a unit's file: its stream and number, sorting in the order of the stream."""
+    return f"{str(header.stream).replace('>', '-to-')}-{header.number:010d}.{suffix}"
+
+
+class _FileSink(SinkConnector):
+    """A directory with one file per unit."""
+
+    suffix: str
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def problems(self) -> list[str]:
+        if self.path.exists() and not self.path.is_dir():
+            return [f"{self.path} is not a directory; name a directory for the files of this sink."]
+        return []
+
+    @abstractmethod
+    def write(self, header: UnitHeader, table: pa.Table, file: BinaryIO) -> None:
+        """Write the content of a unit's file."""
+
+    def check_same(self, header: UnitHeader, path: Path) -> None:
+        """Raise UnbrokenError if the file that is there belongs to another run; where that can be told."""
+
+    def open(self, flow_dir: Path) -> FileSinkWriter:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UnbrokenError(f"The directory {self.path} of a sink cannot be made: {error}") from error
+        remove_leftovers(self.path)
+        return FileSinkWriter(self)
+
+
+class FileSinkWriter(SinkWriter):
+    """Writes units as files; the file of a unit is also the record that it was delivered.
+
+    A unit without rows needs no file: delivering it again changes nothing either.
+    """
+
+    def __init__(self, sink: _FileSink) -> None:
+        self._sink = sink
+
+    def deliver(self, header: UnitHeader, table: pa.Table) -> bool:
+        if table.num_rows == 0:
+            return True
+        name = unit_file(header, self._sink.suffix)
+        if publish(self._sink.path, name, lambda file: self._sink.write(header, table, file)):
+            return True
+        self._sink.check_same(header, self._sink.path / name)
+        return False
+
+
+class Parquet(_FileSink):
+    """Each unit with rows becomes one Parquet file ``<stream>-<number>.parquet`` in a directory.
+
+    The file's metadata says which unit it is (`METADATA_KEY`). Files appear whole, under their final name, once.
+    """
+
+    suffix = "parquet"
+
+    def write(self, header: UnitHeader, table: pa.Table, file: BinaryIO) -> None:
+        unit = json.dumps(_unit(header)).encode()
+        metadata = {**(table.schema.metadata or {}), METADATA_KEY: unit}
+        pq.write_table(table.replace_schema_metadata(metadata), file)
+
+    def check_same(self, header: UnitHeader, path: Path) -> None:
+        try:
+            metadata = pq.read_schema(path).metadata or {}
+            there = json.loads(metadata.get(METADATA_KEY, b"null"))
+        except (OSError, ValueError, pa.ArrowException):
+            there = None
+        if there != _unit(header):
+            raise UnbrokenError(
+                f"{path} is not the file of unit {header.number} of this run but of another; "
+                f"give the sink an empty directory."
+            )
+
+
+class JsonLines(_FileSink):
+    """Each unit with rows becomes one file ``<stream>-<number>.jsonl`` of JSON lines in a directory.
+
+    Times are ISO-8601, binary is base64, decimals are strings, NaN is null. Files appear whole, once.
+    """
+
+    suffix = "jsonl"
+
+    def write(self, header: UnitHeader, table: pa.Table, file: BinaryIO) -> None:
+        for lines in json_lines(table):
+            file.write(lines)
+
+
+class Client(SinkConnector):
+    """Results for programs that subscribe to them; nodes keep the last units and deliver nothing."""
+
+    client = True
+
+    def problems(self) -> list[str]:
+        return []
+
+
+class Console(Client):
+    """Results on the screen of the process that runs the dataflow, which subscribes to them as a client.
+
+    Parameters
+    ----------
+    limit
+        Rows shown of each unit.
+    """
+
+    def __init__(self, limit: int = 20) -> None:
+        self.limit = limit
+
+    def problems(self) -> list[str]:
+        return [] if self.limit >= 1 else [f"The console's limit is {self.limit}; show at least 1 row."]
+
+    def render(self, header: UnitHeader, table: pa.Table) -> str:
+        """What is shown of a unit: a line about it, then its first rows as JSON."""
+        title = f"{header.stream} unit {header.number}, {table.num_rows} rows"
+        shown = b"".join(json_lines(table.slice(0, self.limit))).decode().splitlines()
+        more = table.num_rows - self.limit
+        return "\n".join([title, *(f"  {line}" for line in shown), *([f"  and {more} more"] if more > 0 else [])])
+
+
+def _unit(header: UnitHeader) -> dict[str, object]:
+    return {
+        "stream": str(header.stream),
+        "number": header.number,
+        "pulse": header.pulse,
+        "cut_ms": header.cut_ms,
+    }

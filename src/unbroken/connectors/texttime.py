@@ -1,0 +1,63 @@
+"""Times written as text or as epoch milliseconds, turned into Arrow timestamps a column at a time."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+YEAR_1_MS = -62_135_596_800_000
+YEAR_9999_MS = 253_402_300_799_999
+"""Spark and Python know the years 1 to 9999; a time outside of them could be stored but never shown."""
+
+_MILLIS = r"^-?[0-9]{1,15}$"
+_ZONED = r"[Tt ][0-9:.,]*(?:[Zz]|[+-][0-9:]+)$"
+_UTC_US = pa.timestamp("us", "UTC")
+
+
+def times_from_text(texts: pa.Array, kind: pa.DataType, *, digits_are_millis: bool) -> pa.Array:
+    """ISO-8601 texts as timestamps of ``kind`` (microseconds, UTC or without zone).
+
+    A text without zone is taken for UTC, a zone is converted to UTC, and digits beyond microseconds are cut
+    off. With ``digits_are_millis`` a text of digits is epoch milliseconds, as CSV has no other way to say it.
+
+    Raises
+    ------
+    ValueError
+        If any text is not a time, or lies outside of the years 1 to 9999.
+    """
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), kind)
+    plain = pc.replace_substring_regex(texts, r"(\.[0-9]{6})[0-9]{1,3}", r"\1")
+    millis = pc.match_substring_regex(plain, _MILLIS)
+    if not digits_are_millis and pc.any(millis).as_py():
+        raise ValueError("a number in quotes is not a time; write ISO-8601 or epoch milliseconds as a number")
+    zoned = pc.match_substring_regex(plain, _ZONED)
+    numbers = _only(plain, millis).cast(pa.int64())
+    with_zone = _only(plain, zoned).cast(_UTC_US).cast(pa.int64())
+    without = _only(plain, pc.invert(pc.or_(millis, zoned))).cast(pa.timestamp("us")).cast(pa.int64())
+    _check_range(pc.divide(pc.coalesce(with_zone, without), 1000))
+    counted = times_from_millis(numbers, kind).cast(pa.int64())
+    return pc.coalesce(counted, with_zone, without).cast(kind)
+
+
+def times_from_millis(millis: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Epoch milliseconds as timestamps of ``kind``; ValueError if any lies outside of the years 1 to 9999."""
+    _check_range(millis)
+    return pc.multiply(millis, 1000).cast(kind)
+
+
+def dates_from_text(texts: pa.Array) -> pa.Array:
+    """ISO-8601 dates; ValueError if any text is not a date of the years 1 to 9999."""
+    dates = texts.cast(pa.date32())
+    _check_range(pc.multiply(dates.cast(pa.int32()).cast(pa.int64()), 86_400_000))
+    return dates
+
+
+def _only(texts: pa.Array, mask: pa.Array) -> pa.Array:
+    return pc.if_else(mask, texts, pa.scalar(None, texts.type))
+
+
+def _check_range(millis: pa.Array) -> None:
+    bounds = pc.min_max(millis).as_py()
+    if bounds["min"] is not None and (bounds["min"] < YEAR_1_MS or bounds["max"] > YEAR_9999_MS):
+        raise ValueError("a time lies outside of the years 1 to 9999; epoch times are in milliseconds")

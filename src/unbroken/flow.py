@@ -1,0 +1,186 @@
+"""What a user declares: a dataflow of sources, segments and sinks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from unbroken.config import Settings, load_settings
+from unbroken.connectors.base import SinkConnector, SourceConnector
+from unbroken.errors import FlowError, Problem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    SegmentFunction = Callable[..., DataFrame]
+
+OUTPUT_MODES = ("append", "update")
+NAME_HELP = "use letters, digits, '-' and '_', starting with a letter"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A named input of the dataflow."""
+
+    name: str
+    connector: SourceConnector
+    where: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A function from streaming DataFrames to one streaming DataFrame, run in ``shards`` x ``replicas`` copies.
+
+    ``shard_by`` maps each input to the columns whose hash decides the shard of a row; it is empty with one
+    shard. ``cut_time`` names a timestamp column added to every input: the time at which the sources cut the
+    pulse, the same on every replica.
+    """
+
+    name: str
+    function: SegmentFunction
+    inputs: tuple[str, ...]
+    shard_by: Mapping[str, tuple[str, ...]]
+    shards: int
+    replicas: int
+    output_mode: str
+    cut_time: str | None
+    where: str
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A named output of the dataflow."""
+
+    name: str
+    input: str
+    connector: SinkConnector
+    where: str
+
+
+@dataclass
+class Dataflow:
+    """A DAG of sources, segments and sinks.
+
+    Parameters
+    ----------
+    name
+        Names the flow in ZooKeeper, logs and directories.
+    replicas
+        Copies of every shard unless a segment says otherwise; 2 survives the loss of any one node.
+    **settings
+        See :class:`unbroken.config.Settings`.
+
+    Examples
+    --------
+    >>> flow = Dataflow("clicks", nodes=2)
+    >>> clicks = flow.source("clicks", Files("in/", format="json", schema="user string, url string"))
+    >>> @flow.segment(clicks, shard_by=["user"], shards=2, output_mode="update")
+    ... def per_user(clicks):
+    ...     return clicks.groupBy("user").count()
+    >>> flow.sink("out", per_user, Parquet("out/"))
+    """
+
+    name: str
+    replicas: int = 2
+    settings: Settings = field(init=False)
+    sources: dict[str, Source] = field(init=False, default_factory=dict)
+    segments: dict[str, Segment] = field(init=False, default_factory=dict)
+    sinks: dict[str, Sink] = field(init=False, default_factory=dict)
+    where: str = field(init=False)
+
+    def __init__(self, name: str, *, replicas: int = 2, **settings: Any) -> None:
+        self.where = _caller()
+        self.name = _checked_name(name, f"{self.where}, dataflow")
+        self.replicas = replicas
+        self.settings = load_settings(f"{self.where}, dataflow {name}", settings)
+        self.sources = {}
+        self.segments = {}
+        self.sinks = {}
+
+    def source(self, name: str, connector: SourceConnector) -> Source:
+        """Declare an input."""
+        where = f"{_caller()}, source {name}"
+        self._free(name, where)
+        source = Source(_checked_name(name, where), connector, where)
+        self.sources[name] = source
+        return source
+
+    def segment(
+        self,
+        *inputs: Source | Segment | str,
+        name: str | None = None,
+        shard_by: Sequence[str] | Mapping[str, Sequence[str]] = (),
+        shards: int = 1,
+        replicas: int | None = None,
+        output_mode: str = "append",
+        cut_time: str | None = None,
+    ) -> Callable[[SegmentFunction], Segment]:
+        """Declare a segment: ordinary PySpark from one streaming DataFrame per input to one.
+
+        ``shard_by`` is one list of columns for all inputs, or a mapping from input name to columns when the
+        inputs name their keys differently. An input may be given by name, also before it is declared.
+        """
+        caller = _caller()
+        names = tuple(part if isinstance(part, str) else part.name for part in inputs)
+
+        def declare(function: SegmentFunction) -> Segment:
+            part = name or function.__name__
+            where = f"{caller}, segment {part}"
+            self._free(part, where)
+            segment = Segment(
+                name=_checked_name(part, where),
+                function=function,
+                inputs=names,
+                shard_by=_keys(shard_by, names),
+                shards=shards,
+                replicas=self.replicas if replicas is None else replicas,
+                output_mode=output_mode,
+                cut_time=cut_time,
+                where=where,
+            )
+            self.segments[part] = segment
+            return segment
+
+        return declare
+
+    def sink(self, name: str, segment: Segment | str, connector: SinkConnector) -> Sink:
+        """Declare an output of a segment."""
+        where = f"{_caller()}, sink {name}"
+        self._free(name, where)
+        produced_by = segment if isinstance(segment, str) else segment.name
+        sink = Sink(_checked_name(name, where), produced_by, connector, where)
+        self.sinks[name] = sink
+        return sink
+
+    def _free(self, name: str, where: str) -> None:
+        if name == "ingress" or name in self.sources or name in self.segments or name in self.sinks:
+            raise FlowError([Problem(where, f"the name {name!r} is taken", "give every part its own name")])
+
+
+def _keys(
+    shard_by: Sequence[str] | Mapping[str, Sequence[str]], inputs: tuple[str, ...]
+) -> dict[str, tuple[str, ...]]:
+    if isinstance(shard_by, Mapping):
+        return {name: tuple(columns) for name, columns in shard_by.items()}
+    columns = (shard_by,) if isinstance(shard_by, str) else tuple(shard_by)
+    return dict.fromkeys(inputs, columns) if columns else {}
+
+
+def _checked_name(name: str, where: str) -> str:
+    legal = bool(name) and name[0].isalpha() and all(c.isalnum() or c in "-_" for c in name) and name.isascii()
+    if not legal:
+        raise FlowError([Problem(where, f"{name!r} cannot be a name", NAME_HELP)])
+    return name
+
+
+def _caller() -> str:
+    """File and line of the user's declaration."""
+    here = __file__
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename == here:
+        frame = frame.f_back
+    if frame is None:
+        return "?"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,155 @@
+"""From a declared dataflow to its topology, refusing what cannot work before anything is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from unbroken.errors import FlowError, Problem
+from unbroken.flow import OUTPUT_MODES, Dataflow, Segment
+from unbroken.protocol.layout import INGRESS, Topology
+
+MAX_SHARDS = 256
+MAX_REPLICAS = 8
+
+
+def load_flow(path: Path) -> Dataflow:
+    """Run the user's file and take the one ``Dataflow`` it declares."""
+    where = str(path)
+    if not path.is_file():
+        raise FlowError([Problem(where, "there is no such file", "give the path of a Python file")])
+    spec = importlib.util.spec_from_file_location(f"unbroken_flow_{path.stem}", path.resolve())
+    if spec is None or spec.loader is None:
+        raise FlowError([Problem(where, "this is not a Python file", "give a file that ends in .py")])
+    module = importlib.util.module_from_spec(spec)
+    # Spark's Python workers look functions of this module up by its name.
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except FlowError:
+        raise
+    except Exception as error:
+        what = f"the file failed while it was loaded: {type(error).__name__}: {error}"
+        raise FlowError([Problem(where, what, "run it with python to see where")]) from error
+    flows = {id(value): value for value in vars(module).values() if isinstance(value, Dataflow)}
+    if len(flows) != 1:
+        what = "no Dataflow is declared" if not flows else f"{len(flows)} Dataflows are declared"
+        raise FlowError([Problem(where, what, "declare exactly one at the top level: flow = Dataflow('name')")])
+    return next(iter(flows.values()))
+
+
+def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:
+    """The flow's shards and streams; raises with every problem that can be seen without Spark."""
+    problems = [*_part_problems(flow), *_segment_problems(flow, nodes or flow.settings.nodes)]
+    order = _order(flow, problems)
+    if problems:
+        raise FlowError(problems)
+    edges = [(name, segment.name) for segment in flow.segments.values() for name in dict.fromkeys(segment.inputs)]
+    edges += [(sink.input, sink.name) for sink in flow.sinks.values()]
+    replicas = {name: segment.replicas for name, segment in flow.segments.items()}
+    replicas[INGRESS.part] = max(replicas.values())
+    return Topology(
+        sources=tuple(flow.sources),
+        segments={name: flow.segments[name].shards for name in order},
+        sinks=tuple(flow.sinks),
+        edges=tuple(edges),
+        replicas=replicas,
+        client_sinks=frozenset(name for name, sink in flow.sinks.items() if sink.connector.client),
+    )
+
+
+def _part_problems(flow: Dataflow) -> list[Problem]:
+    out: list[Problem] = []
+    if not flow.sources:
+        out.append(Problem(flow.where, "the dataflow has no source", "declare one: flow.source(name, ...)"))
+    if not flow.segments:
+        out.append(Problem(flow.where, "the dataflow has no segment", "declare one: @flow.segment(source)"))
+    if not flow.sinks:
+        out.append(Problem(flow.where, "the dataflow has no sink", "declare one: flow.sink(name, segment, ...)"))
+    declared = [(source.where, source.connector.problems()) for source in flow.sources.values()]
+    declared += [(sink.where, sink.connector.problems()) for sink in flow.sinks.values()]
+    for where, sentences in declared:
+        for sentence in sentences:
+            what, _, remedy = sentence.partition("; ")
+            out.append(Problem(where, what, remedy or "correct the declaration"))
+    for sink in flow.sinks.values():
+        if sink.input not in flow.segments:
+            known = ", ".join(flow.segments) or "none"
+            out.append(Problem(sink.where, f"there is no segment {sink.input!r}", f"segments: {known}"))
+    return out
+
+
+def _segment_problems(flow: Dataflow, nodes: int) -> list[Problem]:
+    out: list[Problem] = []
+    known = {*flow.sources, *flow.segments}
+    used = {name for segment in flow.segments.values() for name in segment.inputs}
+    used |= {sink.input for sink in flow.sinks.values()}
+    for segment in flow.segments.values():
+        where = segment.where
+        if not segment.inputs:
+            out.append(Problem(where, "the segment has no input", "name a source or segment it reads"))
+        for name in segment.inputs:
+            if name not in known:
+                out.append(Problem(where, f"its input {name!r} is not declared", f"declared: {sorted(known)}"))
+        out += _range_problems(segment, nodes)
+        out += _key_problems(segment)
+        if segment.name not in used:
+            what = "nobody reads the result of this segment"
+            out.append(Problem(where, what, "connect it to a sink or another segment, or remove it"))
+    for source in flow.sources.values():
+        if source.name not in used:
+            out.append(Problem(source.where, "no segment reads this source", "connect it or remove it"))
+    return out
+
+
+def _range_problems(segment: Segment, nodes: int) -> list[Problem]:
+    out: list[Problem] = []
+    if not 1 <= segment.shards <= MAX_SHARDS:
+        what = f"shards={segment.shards} is out of range"
+        out.append(Problem(segment.where, what, f"use 1 to {MAX_SHARDS}"))
+    if not 1 <= segment.replicas <= MAX_REPLICAS:
+        what = f"replicas={segment.replicas} is out of range"
+        out.append(Problem(segment.where, what, f"use 1 to {MAX_REPLICAS}"))
+    elif segment.replicas > nodes:
+        what = f"replicas={segment.replicas}, but there are only {nodes} nodes"
+        remedy = "two replicas of a shard never share a node: start more nodes or ask for fewer replicas"
+        out.append(Problem(segment.where, what, remedy))
+    if segment.output_mode not in OUTPUT_MODES:
+        what = f"output_mode={segment.output_mode!r} is not supported"
+        remedy = f"use one of {OUTPUT_MODES}; 'complete' would resend the whole result in every unit"
+        out.append(Problem(segment.where, what, remedy))
+    return out
+
+
+def _key_problems(segment: Segment) -> list[Problem]:
+    out: list[Problem] = []
+    for name in segment.shard_by:
+        if name not in segment.inputs:
+            what = f"shard_by names {name!r}, which is not an input"
+            out.append(Problem(segment.where, what, f"inputs: {', '.join(segment.inputs)}"))
+    if segment.shards > 1:
+        missing = [name for name in segment.inputs if not segment.shard_by.get(name)]
+        if missing:
+            what = f"shards={segment.shards}, but shard_by does not say how rows of {missing} are split"
+            out.append(Problem(segment.where, what, "name the key columns: shard_by=['column']"))
+        widths = {len(columns) for columns in segment.shard_by.values()}
+        if len(widths) > 1:
+            what = "shard_by has different numbers of columns for different inputs"
+            out.append(Problem(segment.where, what, "rows that belong together must hash alike: use equal keys"))
+    return out
+
+
+def _order(flow: Dataflow, problems: list[Problem]) -> list[str]:
+    """Segments in the order in which data passes them."""
+    graph = {name: set(segment.inputs) & set(flow.segments) for name, segment in flow.segments.items()}
+    try:
+        return list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        loop = [str(name) for name in error.args[1]]
+        what = f"the segments form a cycle: {' -> '.join(reversed(loop))}"
+        remedy = "a dataflow has no loops; feed results back through an outside system such as files or Kafka"
+        problems.append(Problem(flow.segments[loop[0]].where, what, remedy))
+        return []

@@ -1,0 +1,61 @@
+"""Names of shards, replicas and streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+NodeId = str
+
+
+@dataclass(frozen=True, order=True)
+class ShardId:
+    """One partition of a part of the dataflow (source, segment or sink)."""
+
+    part: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.part}.{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> ShardId:
+        part, _, index = text.rpartition(".")
+        return cls(part, int(index))
+
+
+@dataclass(frozen=True, order=True)
+class ReplicaId:
+    """One running copy of a shard."""
+
+    shard: ShardId
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.shard}#{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> ReplicaId:
+        shard, _, index = text.rpartition("#")
+        return cls(ShardId.parse(shard), int(index))
+
+
+@dataclass(frozen=True, order=True)
+class StreamId:
+    """What one producer shard sends to one consumer shard."""
+
+    producer: ShardId
+    consumer: ShardId
+
+    def __str__(self) -> str:
+        return f"{self.producer}>{self.consumer}"
+
+    @classmethod
+    def parse(cls, text: str) -> StreamId:
+        return _parse_stream(text)
+
+
+@lru_cache(maxsize=4096)
+def _parse_stream(text: str) -> StreamId:
+    producer, _, consumer = text.partition(">")
+    return StreamId(ShardId.parse(producer), ShardId.parse(consumer))

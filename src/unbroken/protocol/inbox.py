@@ -1,0 +1,76 @@
+"""The inbox of one input stream of a replica: first copy wins, in order, each number once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from unbroken.errors import require
+from unbroken.protocol.ids import StreamId
+from unbroken.protocol.units import UnitHeader
+
+AHEAD_LIMIT = 256
+"""Units held ahead of the next one to process. A producer's send window is 64, so a well-behaved sender never
+reaches this; it bounds the memory a confused one can take."""
+
+
+class Arrival(Enum):
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    DIVERGENT = "divergent"
+    REFUSED = "refused"
+
+
+@dataclass
+class Inbox:
+    """Units ``consumed + 1 ..`` of a stream that have arrived and are not yet processed.
+
+    Any number of producer replicas may send the same stream; the first copy of a unit is taken, a later one
+    only has its digest compared.
+
+    Invariants
+    ----------
+    - Dup-free: each number is accepted at most once.
+    - In order: ``available`` is the largest n such that all of ``consumed + 1 .. n`` are here.
+    - ``consumed`` and ``available`` never go back.
+    """
+
+    stream: StreamId
+    consumed: int = 0
+    available: int = 0
+    headers: dict[int, UnitHeader] = field(default_factory=dict)
+    duplicates: int = 0
+
+    def arrive(self, header: UnitHeader) -> Arrival:
+        """Judge an arriving unit. Only an ACCEPTED one may be stored."""
+        require(header.stream == self.stream, f"unit of {header.stream} in the inbox of {self.stream}")
+        known = self.headers.get(header.number)
+        if known is not None:
+            self.duplicates += 1
+            return Arrival.DUPLICATE if known.digest.matches(header.digest) else Arrival.DIVERGENT
+        if header.number <= self.consumed:
+            self.duplicates += 1
+            return Arrival.DUPLICATE
+        if header.number > self.consumed + AHEAD_LIMIT:
+            return Arrival.REFUSED
+        self.headers[header.number] = header
+        while self.available + 1 in self.headers:
+            self.available += 1
+        return Arrival.ACCEPTED
+
+    def consume(self, through: int) -> list[int]:
+        """Units up to ``through`` are part of the replica's state; the numbers that can be forgotten."""
+        require(through <= self.available, f"{self.stream}: consumed {through}, only {self.available} here")
+        done = [number for number in self.headers if number <= through]
+        for number in done:
+            del self.headers[number]
+        self.consumed = max(self.consumed, through)
+        return sorted(done)
+
+    def check(self) -> None:
+        require(self.available >= self.consumed, f"{self.stream}: available behind consumed")
+        require(
+            all(n in self.headers for n in range(self.consumed + 1, self.available + 1)),
+            f"{self.stream}: a unit up to {self.available} is missing",
+        )
+        require(all(n > self.consumed for n in self.headers), f"{self.stream}: consumed unit still held")

@@ -1,0 +1,140 @@
+"""The outbox of one stream: what has been produced and is still owed to somebody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unbroken.errors import require
+from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.units import UnitHeader
+
+SEND_WINDOW = 64
+"""Units sent to a subscriber beyond its last acknowledgement. Bounds what waits in a link to a stalled peer;
+far above the two or three units that are in flight when all is well."""
+
+
+@dataclass
+class Subscriber:
+    """Where one consumer replica (or client) started, and how far it has been sent and has acknowledged."""
+
+    start: int
+    sent: int
+    acked: int
+    counted: bool
+
+
+@dataclass
+class Outbox:
+    """Units ``base + 1 .. last`` of a stream, kept until every counted consumer has acknowledged them.
+
+    Invariants
+    ----------
+    - Numbers are dense: unit ``n`` is added only after unit ``n - 1``; adding one again is a no-op.
+    - Loss-free: a unit is dropped only when every consumer replica that the layout counts has acknowledged
+      it, and when ``retain`` younger units exist.
+    - A subscriber is sent each unit after its starting point once, in order, at most ``SEND_WINDOW`` ahead
+      of what it acknowledged. What is dropped meanwhile is left out; that can only happen to one that the
+      layout does not count.
+    - A muted outbox sends nothing.
+
+    An acknowledgement may run ahead of ``last``: a consumer fed by a faster sibling has no need of the unit
+    that this replica has yet to produce.
+    """
+
+    stream: StreamId
+    counted: frozenset[ReplicaId]
+    retain: int = 0
+    base: int = 0
+    headers: dict[int, UnitHeader] = field(default_factory=dict)
+    acked: dict[ReplicaId, int] = field(default_factory=dict)
+    subscribers: dict[str, Subscriber] = field(default_factory=dict)
+    muted: bool = False
+
+    @property
+    def last(self) -> int:
+        return self.base + len(self.headers)
+
+    def add(self, header: UnitHeader) -> bool:
+        """Take a produced unit; False if it was known already (a micro-batch that ran again)."""
+        require(header.stream == self.stream, f"unit of {header.stream} put into the outbox of {self.stream}")
+        if header.number <= self.last:
+            return False
+        require(header.number == self.last + 1, f"{self.stream}: unit {header.number} after {self.last}")
+        self.headers[header.number] = header
+        return True
+
+    def subscribe(self, subscriber: str, after: int) -> bool:
+        """Start sending from unit ``after + 1`` on; False if that unit has been dropped already.
+
+        What a consumer replica has received and not acknowledged waits in its bounded inbox, so its window
+        starts at its acknowledgement. Anybody else has taken what it has received.
+        """
+        counted = self._counts(subscriber)
+        start = max(after, self.base)
+        acked = self.acked.get(ReplicaId.parse(subscriber), 0) if counted else start
+        self.subscribers[subscriber] = Subscriber(start, start, acked, counted)
+        return after >= self.base
+
+    def unsubscribe(self, subscriber: str) -> None:
+        """Forget the link, not the claim: what a counted replica has not acknowledged is still kept for it."""
+        self.subscribers.pop(subscriber, None)
+
+    def ack(self, subscriber: str, through: int) -> None:
+        """Everything up to ``through`` is safe with ``subscriber``; acknowledgements never go back."""
+        entry = self.subscribers.get(subscriber)
+        if entry is not None:
+            entry.acked = max(entry.acked, through)
+            entry.sent = max(entry.sent, entry.acked)
+        if self._counts(subscriber):
+            replica = ReplicaId.parse(subscriber)
+            self.acked[replica] = max(self.acked.get(replica, 0), through)
+
+    def count(self, replicas: frozenset[ReplicaId]) -> None:
+        """The layout counts these consumer replicas from here on; claims of the others are dropped."""
+        self.counted = replicas
+        self.acked = {replica: n for replica, n in self.acked.items() if replica in replicas}
+
+    def sends(self) -> list[tuple[str, int]]:
+        """What to send next, marked as sent: (subscriber, unit number) in order."""
+        out: list[tuple[str, int]] = []
+        if self.muted:
+            return out
+        for name, entry in self.subscribers.items():
+            if entry.sent < self.base:
+                if entry.acked < entry.sent:
+                    continue  # it has not taken in yet what was sent before the hole
+                entry.sent = entry.acked = self.base
+            limit = min(self.last, entry.acked + SEND_WINDOW)
+            while entry.sent < limit:
+                entry.sent += 1
+                out.append((name, entry.sent))
+        return out
+
+    def trim(self) -> list[int]:
+        """Drop what nobody is owed any more; the numbers dropped."""
+        owed_from = min((self.acked.get(replica, 0) for replica in self.counted), default=self.last)
+        limit = min(owed_from, self.last - self.retain)
+        dropped = list(range(self.base + 1, limit + 1))
+        for number in dropped:
+            del self.headers[number]
+        self.base += len(dropped)
+        return dropped
+
+    def check(self) -> None:
+        require(
+            list(self.headers) == list(range(self.base + 1, self.last + 1)),
+            f"{self.stream}: outbox has a hole in {list(self.headers)}",
+        )
+        for replica in self.counted:
+            require(
+                self.acked.get(replica, 0) >= self.base,
+                f"{self.stream}: unit {self.base} dropped before {replica} acknowledged it",
+            )
+        for name, entry in self.subscribers.items():
+            require(
+                entry.sent <= max(self.last, entry.acked, entry.start),
+                f"{self.stream}: {name} sent more than there is",
+            )
+
+    def _counts(self, subscriber: str) -> bool:
+        return any(str(replica) == subscriber for replica in self.counted)

@@ -1,0 +1,270 @@
+"""Sends rows to a pushed source of a running dataflow, each batch exactly once.
+
+Needs nothing but the standard library, so that producers can copy what they need of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import http.client
+import json
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from unbroken.errors import UnbrokenError
+
+JSON_TYPE = "application/x-ndjson"
+ARROW_TYPE = "application/vnd.apache.arrow.stream"
+MAX_ANSWER_BYTES = 100_000
+_FINAL = {400, 401, 404, 405, 409, 413}
+"""Answers that another attempt would only get again."""
+
+
+@dataclass(frozen=True)
+class _Batch:
+    sequence: int
+    body: bytes
+    content_type: str
+
+
+@dataclass(frozen=True)
+class _Answer:
+    code: int
+    said: str
+    leader: str | None
+
+
+class PushClient:
+    """A producer of rows. Not for use by several threads at once; give each its own client.
+
+    A batch is sent again, with the same sequence number and to each ingress node in turn, until one of them says
+    that it is logged; the number lets them recognise what they have.
+
+    A producer that restarts must go on where it was: keep its ``producer_id`` and give ``next_sequence``, one
+    above the last number that `send` returned, sending again what was not acknowledged as the first batch. Or it
+    uses a fresh id (the default) and accepts that a batch that was in doubt when it ended may come twice.
+
+    Parameters
+    ----------
+    addresses
+        Push addresses (host:port) of the ingress nodes.
+    token
+        The token of the dataflow.
+    source
+        The name of the pushed source.
+    producer_id
+        Tells producers apart; by default a random one.
+    next_sequence
+        The number of the first batch.
+    deadline_s
+        How long `send` tries.
+    attempt_s
+        How long one node is given to answer.
+
+    Examples
+    --------
+    >>> with PushClient(["localhost:7070"], token, "clicks") as client:
+    ...     client.send([{"user": "u1", "n": 3}])
+    """
+
+    def __init__(
+        self,
+        addresses: list[str],
+        token: str,
+        source: str,
+        producer_id: str | None = None,
+        *,
+        next_sequence: int = 1,
+        deadline_s: float = 60.0,
+        attempt_s: float = 15.0,
+    ) -> None:
+        if not addresses:
+            raise UnbrokenError("A push client needs the address of at least one ingress node.")
+        self.addresses = [_host_port(address) for address in addresses]
+        self.producer_id = producer_id or uuid.uuid4().hex
+        self.next_sequence = next_sequence
+        self._token = token
+        self._path = f"/push/{quote(source, safe='')}"
+        self._deadline_s = deadline_s
+        self._attempt_s = attempt_s
+        self._preferred = self.addresses[0]
+        self._connection: http.client.HTTPConnection | None = None
+        self._connected_to = ""
+        self._doubt: _Batch | None = None
+
+    def __enter__(self) -> PushClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(self, rows: Iterable[Mapping[str, Any]] | bytes, *, arrow: bool = False) -> int:
+        """Send a batch and wait until it is logged; its sequence number.
+
+        ``rows`` are dicts, or bytes that are JSON lines already (with ``arrow``: an Arrow IPC stream).
+
+        Raises
+        ------
+        UnbrokenError
+            If the batch was refused, or could not be logged within the deadline. In the second case it is in
+            doubt, and the next call must be `send` with the same rows, `resend`, or `abandon`.
+        """
+        body = rows if isinstance(rows, bytes) else _json_lines(rows)
+        batch = _Batch(self.next_sequence, body, ARROW_TYPE if arrow else JSON_TYPE)
+        if self._doubt is not None and self._doubt != batch:
+            raise UnbrokenError(
+                f"Batch {self._doubt.sequence} is in doubt: call resend() until it is logged, or abandon() it, "
+                f"before other rows are sent."
+            )
+        self._doubt = batch
+        return self._deliver(batch)
+
+    def resend(self) -> int | None:
+        """Try again to get the batch in doubt logged; its sequence number, None if none is in doubt."""
+        return None if self._doubt is None else self._deliver(self._doubt)
+
+    def abandon(self) -> None:
+        """Give up the batch in doubt; it may or may not have been logged."""
+        if self._doubt is not None:
+            self.next_sequence = self._doubt.sequence + 1
+            self._doubt = None
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _deliver(self, batch: _Batch) -> int:
+        deadline = time.monotonic() + self._deadline_s
+        said: dict[str, str] = {}
+        pause_s = 0.05
+        while True:
+            # Each round tries every node once, so that nodes that name each other as leader cannot keep us busy.
+            waiting = [self._preferred, *(a for a in self.addresses if a != self._preferred)]
+            tried: set[str] = set()
+            while waiting:
+                address = waiting.pop(0)
+                tried.add(address)
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise self._gave_up(batch, said)
+                answer = self._attempt(address, batch, min(left_s, self._attempt_s))
+                said[address] = answer.said
+                if answer.code == 200 or answer.code in _FINAL:
+                    return self._finish(batch, address, answer)
+                if answer.leader is not None and answer.leader not in tried:
+                    waiting = [answer.leader, *(a for a in waiting if a != answer.leader)]
+            if deadline - time.monotonic() <= pause_s:
+                raise self._gave_up(batch, said)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 1.0)
+
+    def _finish(self, batch: _Batch, address: str, answer: _Answer) -> int:
+        # The number of a refused batch is not used again either: an earlier attempt may have been logged.
+        self._doubt = None
+        self.next_sequence = batch.sequence + 1
+        if answer.code != 200:
+            raise UnbrokenError(f"{address} refused batch {batch.sequence}: {answer.said}")
+        self._preferred = address
+        return batch.sequence
+
+    def _attempt(self, address: str, batch: _Batch, timeout_s: float) -> _Answer:
+        reused = self._connection is not None and self._connected_to == address
+        answer = self._request(address, batch, timeout_s)
+        if answer.code == 0 and reused:
+            # The server may have closed a connection that was idle, which says nothing about the server.
+            return self._request(address, batch, timeout_s)
+        return answer
+
+    def _request(self, address: str, batch: _Batch, timeout_s: float) -> _Answer:
+        headers = {
+            "Authorization": f"Bearer {self._token}",
+            "Content-Type": batch.content_type,
+            "X-Producer-Id": self.producer_id,
+            "X-Sequence": str(batch.sequence),
+        }
+        try:
+            connection = self._connect(address, timeout_s)
+            connection.request("POST", self._path, batch.body, headers)
+            response = connection.getresponse()
+            content = response.read(MAX_ANSWER_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            return _Answer(0, f"{type(error).__name__}: {error}", None)
+        if response.will_close or not response.isclosed():
+            self.close()
+        return _read_answer(response.status, content)
+
+    def _connect(self, address: str, timeout_s: float) -> http.client.HTTPConnection:
+        if self._connection is not None and self._connected_to == address:
+            if self._connection.sock is not None:
+                self._connection.sock.settimeout(timeout_s)
+            self._connection.timeout = timeout_s
+            return self._connection
+        self.close()
+        host, _, port = address.rpartition(":")
+        self._connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
+        self._connected_to = address
+        return self._connection
+
+    def _gave_up(self, batch: _Batch, said: dict[str, str]) -> UnbrokenError:
+        told = "; ".join(f"{address} said: {words}" for address, words in said.items()) or "none answered"
+        return UnbrokenError(
+            f"Batch {batch.sequence} could not be logged within {self._deadline_s:g} s ({told}). It is in doubt: "
+            f"call resend(), or send() with the same rows, when the ingress nodes can be reached."
+        )
+
+
+def _read_answer(code: int, content: bytes) -> _Answer:
+    try:
+        value = json.loads(content)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        return _Answer(code, f"HTTP {code}", None)
+    detail = value.get("detail")
+    try:
+        leader = _host_port(str(value["leader"])) if value.get("leader") else None
+    except UnbrokenError:
+        leader = None
+    said = f"HTTP {code} {value.get('status', '')}".rstrip() + (f", {detail}" if detail else "")
+    return _Answer(code, said, leader)
+
+
+def _host_port(address: str) -> str:
+    parts = urlsplit(address if "//" in address else f"//{address}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme not in ("", "http") or not parts.hostname or port is None:
+        raise UnbrokenError(f"{address!r} is not a push address; write it as host:port.")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{host}:{port}"
+
+
+def _json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, separators=(",", ":"), default=_plain) + "\n" for row in rows).encode()
+
+
+def _plain(value: Any) -> Any:
+    """Python values that JSON does not know, as pushed sources read them."""
+    if isinstance(value, dt.datetime | dt.date):
+        return value.isoformat()
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Decimal | uuid.UUID):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise UnbrokenError(f"A {type(value).__name__} cannot be sent in a row; convert it to a number or text.")

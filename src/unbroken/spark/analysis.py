@@ -1,0 +1,155 @@
+"""What Spark says of a dataflow before it runs: schemas, and everything that must be refused."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from unbroken.errors import FlowError, Problem, UnbrokenError
+from unbroken.flow import Dataflow, Segment
+from unbroken.sharding import check_key_type
+from unbroken.spark.determinism import find_nondeterminism
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The schema of every source's and segment's rows."""
+
+    schemas: Mapping[str, StructType]
+
+
+def input_schema(schema: StructType, cut_time: str | None) -> StructType:
+    """What a segment sees of an input: its columns and, if asked for, the cut time."""
+    from pyspark.sql.types import StructType, TimestampType
+
+    out = StructType(list(schema.fields))
+    return out.add(cut_time, TimestampType(), False) if cut_time else out
+
+
+def analyse(flow: Dataflow, order: tuple[str, ...], session: SparkSession) -> Analysis:
+    """Derive all schemas in dataflow order; raises with every problem found on the way.
+
+    A segment behind a broken one is left out: its own problems would only be echoes.
+    """
+    schemas: dict[str, StructType] = {name: source.connector.schema for name, source in flow.sources.items()}
+    problems: list[Problem] = []
+    for name in order:
+        segment = flow.segments[name]
+        if all(part in schemas for part in segment.inputs):
+            found, schema = _analyse_segment(segment, schemas, session)
+            problems += found
+            if schema is not None:
+                schemas[name] = schema
+    if problems:
+        raise FlowError(problems)
+    return Analysis(schemas)
+
+
+def _analyse_segment(
+    segment: Segment, schemas: Mapping[str, StructType], session: SparkSession
+) -> tuple[list[Problem], StructType | None]:
+    problems = [*_key_problems(segment, schemas), *_cut_time_problems(segment, schemas)]
+    if problems:
+        return problems, None
+    inputs = [_placeholder(session, input_schema(schemas[name], segment.cut_time)) for name in segment.inputs]
+    frame, failure = _call(segment, inputs, schemas)
+    if frame is None:
+        return [failure] if failure else [], None
+    problems += [
+        Problem(segment.where, f"{finding.expression}: {finding.why}", finding.remedy)
+        for finding in find_nondeterminism(frame)
+    ]
+    problems += _mode_problems(segment, frame, session)
+    return problems, frame.schema
+
+
+def _placeholder(session: SparkSession, schema: StructType) -> DataFrame:
+    reader = session.readStream.format("unbroken").schema(schema)
+    return reader.options(gate="", token="", replica="", inbox="", streams="").load()
+
+
+def _call(
+    segment: Segment, inputs: list[DataFrame], schemas: Mapping[str, StructType]
+) -> tuple[DataFrame | None, Problem | None]:
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import DataFrame
+
+    columns = "; ".join(f"{name}({', '.join(schemas[name].names)})" for name in segment.inputs)
+    try:
+        frame = segment.function(*inputs)
+    except AnalysisException as error:
+        what = f"Spark cannot analyse the segment: {_first_line(error)}"
+        return None, Problem(segment.where, what, f"its inputs have these columns: {columns}")
+    except TypeError as error:
+        wanted = len(inspect.signature(segment.function).parameters)
+        if wanted != len(inputs):
+            what = f"the function takes {wanted} arguments, but the segment has {len(inputs)} inputs"
+            return None, Problem(segment.where, what, "give it one parameter per input, in the same order")
+        return None, Problem(segment.where, f"the function failed: {error}", f"inputs: {columns}")
+    except Exception as error:
+        what = f"the function failed: {type(error).__name__}: {error}"
+        return None, Problem(segment.where, what, f"its inputs have these columns: {columns}")
+    if not isinstance(frame, DataFrame):
+        what = f"the function returned {type(frame).__name__}, not a DataFrame"
+        return None, Problem(segment.where, what, "return the streaming DataFrame that the segment computes")
+    if not frame.isStreaming:
+        what = "the function returned a DataFrame that does not come from its inputs"
+        return None, Problem(segment.where, what, "derive the result from the DataFrames passed in")
+    return frame, None
+
+
+def _key_problems(segment: Segment, schemas: Mapping[str, StructType]) -> list[Problem]:
+    out: list[Problem] = []
+    shapes: dict[str, list[str]] = {}
+    for name, columns in segment.shard_by.items():
+        schema = schemas[name]
+        for column in columns:
+            if column not in schema.names:
+                what = f"shard_by names column {column!r}, which {name} does not have"
+                out.append(Problem(segment.where, what, f"columns of {name}: {', '.join(schema.names)}"))
+                continue
+            try:
+                check_key_type(column, schema[column].dataType)
+            except UnbrokenError as error:
+                out.append(Problem(segment.where, str(error), "shard by other columns, or cast this one"))
+            shapes.setdefault(name, []).append(schema[column].dataType.simpleString())
+    if not out and len({tuple(shape) for shape in shapes.values()}) > 1:
+        what = f"the shard_by columns of its inputs disagree in type: {shapes}"
+        out.append(Problem(segment.where, what, "equal keys must hash alike: cast them to the same types"))
+    return out
+
+
+def _cut_time_problems(segment: Segment, schemas: Mapping[str, StructType]) -> list[Problem]:
+    taken = [name for name in segment.inputs if segment.cut_time in schemas[name].names]
+    if not taken:
+        return []
+    what = f"cut_time={segment.cut_time!r} is already a column of {', '.join(taken)}"
+    return [Problem(segment.where, what, "choose another name for the cut time")]
+
+
+def _mode_problems(segment: Segment, frame: DataFrame, session: SparkSession) -> list[Problem]:
+    """Ask Spark's own checker whether it can run this plan in this output mode."""
+    from pyspark.errors import AnalysisException
+
+    jvm: Any = session._jvm
+    mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, segment.output_mode.capitalize())()
+    plan = frame._jdf.queryExecution().analyzed()
+    try:
+        jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+    except AnalysisException as error:
+        what = f"Spark cannot run it in output mode {segment.output_mode!r}: {_first_line(error)}"
+        return [
+            Problem(segment.where, what, "change output_mode, or add a watermark where Spark asks for one")
+        ]
+    return []
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

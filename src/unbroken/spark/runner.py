@@ -1,0 +1,159 @@
+"""One replica as a running Structured Streaming query."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unbroken.digest import HASH_COLUMN, digest_of, float_columns, with_digest
+from unbroken.flow import Dataflow, Segment
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.layout import Topology
+from unbroken.protocol.units import UnitHeader
+from unbroken.sharding import spark_shard_column, split_by_column
+from unbroken.spark.analysis import input_schema
+from unbroken.transport.store import UnitStore, encode_unit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CutInfo:
+    """What the output units of a micro-batch take over from its input."""
+
+    pulse: int
+    cut_ms: int
+    final: bool
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a replica's query needs from its node."""
+
+    session: SparkSession
+    store: UnitStore
+    gate: str
+    token: str
+    checkpoints: Path
+    cut_info: Callable[[ReplicaId, int], CutInfo]
+    produced: Callable[[ReplicaId, int, tuple[UnitHeader, ...]], None]
+
+
+class QueryRunner:
+    """Builds and runs the query of one replica.
+
+    ``foreachBatch`` computes each output row once, takes the rows out of Spark once, and writes one unit per
+    output stream to the outbox before it returns, so before Spark commits the micro-batch. A micro-batch
+    that runs again after a crash finds its units written and leaves them as they are.
+    """
+
+    def __init__(
+        self,
+        replica: ReplicaId,
+        flow: Dataflow,
+        topology: Topology,
+        schemas: Mapping[str, StructType],
+        around: Surroundings,
+    ) -> None:
+        self.replica = replica
+        self.segment: Segment = flow.segments[replica.shard.part]
+        self.checkpoint = around.checkpoints / f"{replica.shard}-r{replica.index}"
+        self._around = around
+        self._schemas = schemas
+        self._topology = topology
+        self._consumers = _consumers(flow, topology, replica.shard)
+        self._query: StreamingQuery | None = None
+
+    def start(self) -> None:
+        frame = self.segment.function(*(self._input(name) for name in self.segment.inputs))
+        self._floats = float_columns(frame.schema)
+        writer = frame.writeStream.outputMode(self.segment.output_mode).foreachBatch(self._micro_batch)
+        self._query = writer.option("checkpointLocation", str(self.checkpoint)).start()
+
+    def stop(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+
+    def failure(self) -> str | None:
+        """Why the query ended by itself, or None while it runs."""
+        query = self._query
+        if query is None or query.isActive:
+            return None
+        error = query.exception()
+        return "the query ended" if error is None else str(error).strip().splitlines()[0]
+
+    def progress(self) -> dict[str, Any]:
+        """Where the last micro-batch spent its time, and the size of the state."""
+        last = None if self._query is None else self._query.lastProgress
+        if last is None:
+            return {}
+        state = [operator.numRowsTotal for operator in last.stateOperators]
+        return {"duration_ms": dict(last.durationMs), "state_rows": sum(state), "batch": last.batchId}
+
+    def _input(self, name: str) -> DataFrame:
+        streams = [s for s in self._topology.inputs(self.replica.shard) if s.producer.part == name]
+        around = self._around
+        reader = around.session.readStream.format("unbroken")
+        reader = reader.schema(input_schema(self._schemas[name], self.segment.cut_time))
+        return reader.options(
+            gate=around.gate,
+            token=around.token,
+            replica=str(self.replica),
+            inbox=str(around.store.inbox_dir(self.replica)),
+            streams=",".join(str(stream) for stream in streams),
+            cuttime=self.segment.cut_time or "",
+        ).load()
+
+    def _micro_batch(self, frame: DataFrame, batch: int) -> None:
+        number = batch + 1
+        info = self._around.cut_info(self.replica, number)
+        marked = with_digest(frame)
+        for i, (_, keys, shards) in enumerate(self._consumers):
+            if shards > 1:
+                marked = marked.withColumn(f"__ub_shard_{i}", spark_shard_column(keys, shards))
+        table = marked.toArrow()
+        headers: list[UnitHeader] = []
+        for i, (part, _, shards) in enumerate(self._consumers):
+            for shard, piece in enumerate(self._split(table, i, shards)):
+                stream = StreamId(self.replica.shard, ShardId(part, shard))
+                headers.append(self._write(stream, number, piece, info))
+        self._around.produced(self.replica, number, tuple(headers))
+
+    def _split(self, table: pa.Table, which: int, shards: int) -> list[pa.Table]:
+        others = [
+            name
+            for name in table.column_names
+            if name.startswith("__ub_shard_") and name != f"__ub_shard_{which}"
+        ]
+        table = table.drop_columns(others) if others else table
+        return [table] if shards == 1 else split_by_column(table, f"__ub_shard_{which}", shards)
+
+    def _write(self, stream: StreamId, number: int, piece: pa.Table, info: CutInfo) -> UnitHeader:
+        digest = digest_of(piece, self._floats)
+        rows = piece.drop_columns([HASH_COLUMN])
+        header = UnitHeader(stream, number, info.pulse, info.cut_ms, digest, rows.nbytes, True, info.final)
+        path = self._around.store.outbox_path(stream, number)
+        if not os.path.exists(path):
+            self._around.store.write(path, encode_unit(header, rows))
+        return header
+
+
+def _consumers(flow: Dataflow, topology: Topology, shard: ShardId) -> list[tuple[str, tuple[str, ...], int]]:
+    """Who reads this shard's output: (part, key columns, number of shards)."""
+    out: list[tuple[str, tuple[str, ...], int]] = []
+    for producer, consumer in topology.edges:
+        if producer == shard.part:
+            segment = flow.segments.get(consumer)
+            keys = () if segment is None else segment.shard_by.get(producer, ())
+            out.append((consumer, keys, topology.segments.get(consumer, 1)))
+    return out

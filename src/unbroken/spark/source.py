@@ -1,0 +1,118 @@
+"""The Spark source ``unbroken``: micro-batch b of a query reads the units of cut b.
+
+The reader object lives in a Python process of its own next to the driver for as long as the query runs; it
+asks the node's gate for the next offset. ``read`` runs in Spark's Python workers and takes the units straight
+from the node's disk, or over Flight when the executor runs elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from unbroken.transport.auth import call_options
+from unbroken.transport.store import read_header, unit_name
+
+GATE_TIMEOUT_S = 60
+"""Longest wait for the gate's answer. The gate answers within its own much shorter wait; only a node that is
+stuck or gone reaches this, and then the query has to fail."""
+
+
+@dataclass
+class UnitPartition(InputPartition):
+    """Units read by one task, by stream and number; names, never rows."""
+
+    streams: tuple[str, ...]
+    number: int
+
+
+class UnbrokenSource(DataSource):
+    """``spark.readStream.format("unbroken")``; nodes set its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "unbroken"
+
+    def schema(self) -> StructType:
+        return StructType.fromJson(json.loads(self.options["schema"]))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return UnbrokenReader(dict(self.options))
+
+
+class UnbrokenReader(DataSourceStreamReader):
+    """One source instance of one replica's query. Offsets are cut numbers: ``{"cut": b}``."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._gate = options["gate"]
+        self._token = options["token"]
+        self._replica = options["replica"]
+        self._inbox = options["inbox"]
+        self._streams = tuple(options["streams"].split(","))
+        self._groups = max(1, int(options.get("tasks", "1")))
+        self._cut_time = options.get("cuttime", "")
+        self._instance = uuid.uuid4().hex
+        self._client: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks get a copy of this object; a connection cannot travel.
+        return {**self.__dict__, "_client": None}
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"cut": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        question = {"replica": self._replica, "instance": self._instance, "start": start["cut"]}
+        action = flight.Action("gate", json.dumps(question).encode())
+        results = list(self._connection().do_action(action, call_options(self._token, GATE_TIMEOUT_S)))
+        return {"cut": int(json.loads(results[0].body.to_pybytes()))}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        out = []
+        for number in range(start["cut"] + 1, end["cut"] + 1):
+            groups = min(self._groups, len(self._streams))
+            out += [UnitPartition(self._streams[i::groups], number) for i in range(groups)]
+        return out
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, UnitPartition)
+        for stream in partition.streams:
+            yield from self._with_cut_time(self._unit(stream, partition.number)).to_batches()
+
+    def stop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def _unit(self, stream: str, number: int) -> pa.Table:
+        path = os.path.join(self._inbox, stream, unit_name(number))
+        if os.path.exists(path):
+            with pa.memory_map(path) as file:
+                return pa.ipc.open_file(file).read_all()
+        question = {"replica": self._replica, "stream": stream, "number": number}
+        ticket = flight.Ticket(json.dumps(question).encode())
+        return self._connection().do_get(ticket, call_options(self._token, GATE_TIMEOUT_S)).read_all()
+
+    def _with_cut_time(self, table: pa.Table) -> pa.Table:
+        if not self._cut_time:
+            return table
+        cut_us = read_header(table.schema).cut_ms * 1000
+        column = (
+            pa.array([cut_us], pa.int64())
+            .cast(pa.timestamp("us", tz="UTC"))
+            .take(pa.array([0] * table.num_rows, pa.int32()))
+        )
+        return table.append_column(self._cut_time, column)
+
+    def _connection(self) -> Any:
+        if self._client is None:
+            self._client = flight.connect(f"grpc://{self._gate}")
+        return self._client

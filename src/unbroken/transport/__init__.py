@@ -1,0 +1,1 @@
+"""Units, messages and questions between processes, over Arrow Flight."""

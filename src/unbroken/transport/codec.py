@@ -1,0 +1,64 @@
+"""Messages as bytes: a tag and JSON, with the bodies of log entries behind it. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from unbroken.errors import UnbrokenError
+from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.ingress import Append, AppendAck, Entry
+from unbroken.protocol.messages import Ack, Delivered, DigestNote, Message, Progress, Subscribe
+from unbroken.protocol.units import Digest
+
+
+def encode(message: Message) -> bytes:
+    """One line of JSON; an ``Append`` is followed by the body of its entry."""
+    body = b""
+    match message:
+        case Subscribe(stream, subscriber, after):
+            fields: list[Any] = ["subscribe", str(stream), subscriber, after]
+        case Ack(stream, subscriber, through):
+            fields = ["ack", str(stream), subscriber, through]
+        case DigestNote(replica, stream, number, digest):
+            fields = ["digest", str(replica), str(stream), number, digest.to_json()]
+        case Delivered(stream, through):
+            fields = ["delivered", str(stream), through]
+        case Progress(replica, pulse):
+            fields = ["progress", str(replica), pulse]
+        case AppendAck(term, index):
+            fields = ["append-ack", term, index]
+        case Append(term, None, committed):
+            fields = ["commit", term, committed]
+        case Append(term, Entry() as entry, committed):
+            fields = ["append", term, committed, entry.index, entry.term, entry.pulse, entry.final]
+            body = entry.body
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n" + body
+
+
+def decode(data: bytes) -> Message:
+    head, _, body = data.partition(b"\n")
+    try:
+        tag, *rest = json.loads(head)
+        return _DECODERS[tag](rest, body)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise UnbrokenError(f"a peer sent a message that cannot be read: {head[:200]!r} ({error})") from error
+
+
+def _append(f: list[Any], body: bytes) -> Append:
+    return Append(int(f[0]), Entry(int(f[2]), int(f[3]), body, int(f[4]), bool(f[5])), int(f[1]))
+
+
+_DECODERS: dict[str, Callable[[list[Any], bytes], Message]] = {
+    "subscribe": lambda f, _: Subscribe(StreamId.parse(f[0]), str(f[1]), int(f[2])),
+    "ack": lambda f, _: Ack(StreamId.parse(f[0]), str(f[1]), int(f[2])),
+    "digest": lambda f, _: DigestNote(
+        ReplicaId.parse(f[0]), StreamId.parse(f[1]), int(f[2]), Digest.from_json(f[3])
+    ),
+    "delivered": lambda f, _: Delivered(StreamId.parse(f[0]), int(f[1])),
+    "progress": lambda f, _: Progress(ReplicaId.parse(f[0]), int(f[1])),
+    "append-ack": lambda f, _: AppendAck(int(f[0]), int(f[1])),
+    "commit": lambda f, _: Append(int(f[0]), None, int(f[1])),
+    "append": _append,
+}

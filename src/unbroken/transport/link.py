@@ -1,0 +1,164 @@
+"""A node's (or client's) link to one peer: messages out, units in, kept up for as long as it is wanted."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from unbroken.protocol.messages import Message
+from unbroken.protocol.units import UnitHeader
+from unbroken.transport.auth import call_options
+from unbroken.transport.codec import encode
+from unbroken.transport.server import GOODBYE
+
+log = logging.getLogger(__name__)
+
+RECONNECT_S = 0.1
+"""Pause between attempts to connect: short, because a peer that starts up should be used at once."""
+
+OUTGOING_LIMIT = 100_000
+"""Messages queued for a peer; they are small. A peer that lets this many pile up is given up."""
+
+
+@dataclass(frozen=True)
+class LinkHandlers:
+    """What a link tells its owner; called from the link's own threads."""
+
+    up: Callable[[str], None]
+    lost: Callable[[str], None]
+    unit: Callable[[str, UnitHeader, pa.Buffer], None]
+
+
+class Link:
+    """Keeps one exchange open with ``peer`` until closed; reports when it comes up and when it is lost.
+
+    A link is lost when the connection breaks or when nothing, not even a sign of life, is heard for
+    ``timeout_s``; it is then opened again.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        peer: str,
+        address: str,
+        token: str,
+        handlers: LinkHandlers,
+        *,
+        heartbeat_s: float,
+        timeout_s: float,
+    ) -> None:
+        self.peer = peer
+        self.address = address
+        self.bytes_sent: Counter[str] = Counter()
+        self._me = me
+        self._token = token
+        self._handlers = handlers
+        self._heartbeat_s = heartbeat_s
+        self._timeout_s = timeout_s
+        self._outgoing: queue.Queue[bytes | None] = queue.Queue(OUTGOING_LIMIT)
+        self._closed = threading.Event()
+        self._reader: Any = None
+        self._heard = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name=f"to-{peer}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, message: Message) -> None:
+        """Queue a message; lost if the link is down (what matters is sent again when it comes up)."""
+        try:
+            self._outgoing.put_nowait(encode(message))
+        except queue.Full:
+            self.drop()
+
+    def drop(self) -> None:
+        """Give the present connection up; the link is opened again."""
+        reader = self._reader
+        if reader is not None:
+            reader.cancel()
+
+    def check_alive(self) -> None:
+        """Called from time to time by the owner: drop the connection if the peer is silent for too long."""
+        if self._reader is not None and time.monotonic() - self._heard > self._timeout_s:
+            log.warning("nothing heard from %s for %.1f s", self.peer, self._timeout_s)
+            self._heard = time.monotonic()
+            self.drop()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._outgoing.put(None)
+        self.drop()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._connect_once()
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                log.debug("no link to %s at %s: %s", self.peer, self.address, error)
+            except Exception:
+                log.exception("link to %s failed", self.peer)
+            self._closed.wait(RECONNECT_S)
+
+    def _connect_once(self) -> None:
+        client = flight.connect(f"grpc://{self.address}")
+        up = False
+        sender: threading.Thread | None = None
+        outgoing: queue.Queue[bytes | None] = queue.Queue(OUTGOING_LIMIT)
+        try:
+            descriptor = flight.FlightDescriptor.for_command(json.dumps({"peer": self._me}))
+            writer, reader = client.do_exchange(descriptor, call_options(self._token))
+            self._heard = time.monotonic()
+            self._reader = reader
+            self._outgoing = outgoing
+            writer.write_metadata(b"alive")
+            sender = threading.Thread(
+                target=self._write, args=(writer, outgoing), name=f"send-{self.peer}", daemon=True
+            )
+            sender.start()
+            while True:
+                chunk = reader.read_chunk()
+                self._heard = time.monotonic()
+                if chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == GOODBYE:
+                    return
+                if not up:
+                    up = True
+                    self._handlers.up(self.peer)
+                if chunk.data is not None and chunk.data.num_rows:
+                    header = UnitHeader.from_bytes(chunk.app_metadata.to_pybytes())
+                    self._handlers.unit(self.peer, header, chunk.data.column(0)[0].as_buffer())
+        except StopIteration:
+            pass
+        finally:
+            self._reader = None
+            outgoing.put(None)
+            if up:
+                self._handlers.lost(self.peer)
+            if sender is not None:
+                sender.join(timeout=5)
+            client.close()
+
+    def _write(self, writer: Any, outgoing: queue.Queue[bytes | None]) -> None:
+        try:
+            while True:
+                try:
+                    data = outgoing.get(timeout=self._heartbeat_s)
+                except queue.Empty:
+                    data = b"alive"
+                if data is None:
+                    writer.done_writing()
+                    return
+                writer.write_metadata(data)
+                self.bytes_sent["messages"] += len(data)
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            log.debug("cannot send to %s: %s", self.peer, error)
+            self.drop()

@@ -1,0 +1,184 @@
+"""The Flight server of a node: links from peers and clients, questions from Spark, status."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from unbroken.protocol.messages import Message
+from unbroken.protocol.units import UnitHeader
+from unbroken.transport.auth import TokenCheck
+from unbroken.transport.codec import decode
+
+log = logging.getLogger(__name__)
+
+UNIT_SCHEMA = pa.schema([("unit", pa.large_binary())])
+GOODBYE = b"goodbye"
+GOODBYE_S = 5.0
+"""How long a peer may take to close its side of a link that this side has ended."""
+
+OUTGOING_LIMIT = 4096
+"""Units queued by name for one peer. The protocol's send window keeps it far below; a peer that reaches it
+is not reading and its link is given up (it will subscribe again from where it is)."""
+
+
+class NodeService(Protocol):
+    """What the server needs from the node behind it."""
+
+    def message_arrived(self, sender: str, message: Message) -> None: ...
+
+    def subscriber_gone(self, sender: str) -> None: ...
+
+    def read_outbox(self, header: UnitHeader) -> pa.Buffer: ...
+
+    def ask_gate(self, replica: str, instance: str, start: int) -> int: ...
+
+    def read_inbox(self, replica: str, stream: str, number: int) -> pa.Table: ...
+
+    def status(self) -> dict[str, Any]: ...
+
+    def request_stop(self) -> None: ...
+
+
+class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves one node. Each link from a peer occupies one call, which sends units and takes messages."""
+
+    def __init__(self, host: str, port: int, token: str, service: NodeService, heartbeat_s: float) -> None:
+        super().__init__(f"grpc://{host}:{port}", middleware={"token": TokenCheck(token)})
+        self.host = host
+        self.bytes_sent: Counter[str] = Counter()
+        self._service = service
+        self._heartbeat_s = heartbeat_s
+        self._outgoing: dict[str, queue.Queue[UnitHeader | None]] = {}
+        self._lock = threading.Lock()
+        self._actions: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "gate": lambda q: service.ask_gate(q["replica"], q["instance"], int(q["start"])),
+            "status": lambda q: service.status(),
+            "stop": lambda q: service.request_stop(),
+        }
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def send_unit(self, peer: str, header: UnitHeader) -> None:
+        """Queue a unit for a peer; dropped if its link is gone (the peer subscribes again)."""
+        with self._lock:
+            outgoing = self._outgoing.get(peer)
+        if outgoing is None:
+            return
+        try:
+            outgoing.put_nowait(header)
+        except queue.Full:
+            log.warning("%s does not read; its link is given up", peer)
+            self._close(peer, outgoing)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        peer = str(json.loads(descriptor.command)["peer"])
+        outgoing: queue.Queue[UnitHeader | None] = queue.Queue(OUTGOING_LIMIT)
+        with self._lock:
+            replaced = self._outgoing.get(peer)
+            self._outgoing[peer] = outgoing
+        if replaced is not None:
+            replaced.put(None)
+        incoming = threading.Thread(
+            target=self._read, args=(peer, reader, outgoing), name=f"from-{peer}", daemon=True
+        )
+        incoming.start()
+        try:
+            writer.begin(UNIT_SCHEMA)
+            writer.write_metadata(b"alive")
+            self._write(context, writer, outgoing)
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            log.info("link from %s ended: %s", peer, error)
+        finally:
+            self._close(peer, outgoing)
+            self._say_goodbye(writer)
+            incoming.join(timeout=GOODBYE_S)
+
+    def close(self) -> None:
+        """End every link and stop serving."""
+        with self._lock:
+            links = dict(self._outgoing)
+        for peer, outgoing in links.items():
+            self._close(peer, outgoing)
+        self.shutdown()
+
+    def do_action(self, context: Any, action: Any) -> Any:
+        handler = self._actions.get(action.type)
+        if handler is None:
+            raise flight.FlightServerError(f"there is no action {action.type!r}")
+        question = json.loads(action.body.to_pybytes() or b"{}")
+        return [json.dumps(handler(question)).encode()]
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """A unit of an inbox, for executors that do not share this node's disk."""
+        question = json.loads(ticket.ticket)
+        table = self._service.read_inbox(question["replica"], question["stream"], int(question["number"]))
+        return flight.RecordBatchStream(table)
+
+    @staticmethod
+    def _say_goodbye(writer: Any) -> None:
+        """Make the peer close its side, so that the thread that reads from it ends before this call does."""
+        with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+            writer.write_metadata(GOODBYE)
+
+    def _write(self, context: Any, writer: Any, outgoing: queue.Queue[UnitHeader | None]) -> None:
+        while not context.is_cancelled():
+            try:
+                header = outgoing.get(timeout=self._heartbeat_s)
+            except queue.Empty:
+                writer.write_metadata(b"alive")
+                continue
+            if header is None:
+                return
+            try:
+                data = self._service.read_outbox(header)
+            except FileNotFoundError:
+                continue  # trimmed since: everybody who counts has it
+            batch = pa.record_batch([pa.array([data.to_pybytes()], pa.large_binary())], schema=UNIT_SCHEMA)
+            writer.write_with_metadata(batch, header.to_bytes())
+            self.bytes_sent["data"] += len(data)
+
+    def _read(self, peer: str, reader: Any, outgoing: queue.Queue[UnitHeader | None]) -> None:
+        try:
+            while True:
+                chunk = reader.read_chunk()
+                if chunk.app_metadata is None:
+                    continue
+                data = chunk.app_metadata.to_pybytes()
+                if data != b"alive":
+                    self._service.message_arrived(peer, decode(data))
+        except StopIteration:
+            pass
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            log.info("link from %s closed: %s", peer, error)
+        except Exception:
+            log.exception("link from %s failed", peer)
+        finally:
+            self._close(peer, outgoing)
+
+    def _close(self, peer: str, outgoing: queue.Queue[UnitHeader | None]) -> None:
+        with self._lock:
+            current = self._outgoing.get(peer) is outgoing
+            if current:
+                del self._outgoing[peer]
+        if current:
+            self._service.subscriber_gone(peer)
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            try:
+                outgoing.put_nowait(None)
+                return
+            except queue.Full:
+                outgoing.get_nowait()

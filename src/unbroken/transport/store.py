@@ -1,0 +1,81 @@
+"""Units on disk: one Arrow IPC file per unit, written once, shared between outbox and inbox by hard links."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pyarrow as pa
+
+from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.units import UnitHeader
+
+HEADER_KEY = b"unbroken.unit"
+
+
+def encode_unit(header: UnitHeader, table: pa.Table) -> pa.Buffer:
+    """The unit as one Arrow IPC file image, its header in the schema's metadata."""
+    tagged = table.replace_schema_metadata({HEADER_KEY: header.to_bytes()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, tagged.schema) as writer:
+        writer.write_table(tagged)
+    return sink.getvalue()
+
+
+def decode_unit(data: pa.Buffer | bytes) -> tuple[UnitHeader, pa.Table]:
+    table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+    return read_header(table.schema), table.replace_schema_metadata(None)
+
+
+def read_header(schema: pa.Schema) -> UnitHeader:
+    return UnitHeader.from_bytes((schema.metadata or {})[HEADER_KEY])
+
+
+def unit_name(number: int) -> str:
+    return f"{number:012d}.arrow"
+
+
+class UnitStore:
+    """The unit files of one node.
+
+    ``outbox/<stream>/`` holds what replicas here produced, ``inbox/<replica>/<stream>/`` what arrived for a
+    replica here. A file appears under its name only when it is complete (rename), and is never changed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._made: set[Path] = set()
+
+    def inbox_dir(self, replica: ReplicaId) -> Path:
+        return self.root / "inbox" / str(replica)
+
+    def inbox_path(self, replica: ReplicaId, stream: StreamId, number: int) -> Path:
+        return self.inbox_dir(replica) / str(stream) / unit_name(number)
+
+    def outbox_path(self, stream: StreamId, number: int) -> Path:
+        return self.root / "outbox" / str(stream) / unit_name(number)
+
+    def write(self, path: Path, data: pa.Buffer | bytes) -> None:
+        self._directory(path)
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            file.write(memoryview(data))
+        partial.rename(path)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._directory(target)
+        with contextlib.suppress(FileExistsError):
+            os.link(source, target)
+
+    def read(self, path: Path) -> pa.Buffer:
+        with pa.memory_map(str(path)) as source:
+            return source.read_buffer()
+
+    def drop(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def _directory(self, path: Path) -> None:
+        if path.parent not in self._made:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._made.add(path.parent)

@@ -1,0 +1,246 @@
+"""Files that appear are taken once, in order, whole; what is wrong with them is reported, never raised."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from unbroken.connectors.base import Position, Rows
+from unbroken.connectors.files import UNFINISHED_MS, Files, FilesReader
+
+
+class Feed:
+    """A directory and a reader that is polled like by a node, on a clock of its own."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.path = path
+        self.source = Files(path, **{"format": "json", "schema": "n long", **options})
+        self.reader = self.source.open()
+        self.position: Position | None = None
+        self.now_ms = 1_000
+
+    def write(self, name: str, *numbers: int) -> Path:
+        path = self.path / name
+        path.write_text("".join(f'{{"n":{n}}}\n' for n in numbers))
+        return path
+
+    def pulse(self, wait_ms: int = 200) -> Rows:
+        self.now_ms += wait_ms
+        end = self.reader.poll(self.position, self.now_ms).position
+        rows = self.reader.read(self.position, end)
+        self.position = json.loads(json.dumps(end))  # Positions travel as JSON.
+        return rows
+
+    def settled(self) -> list[int]:
+        """The numbers of one pulse after everything has had the time to settle."""
+        self.pulse_nothing_else()
+        return self.numbers(self.pulse())
+
+    def pulse_nothing_else(self) -> None:
+        assert self.pulse().table.num_rows == 0
+
+    def restart(self) -> FilesReader:
+        self.reader = self.source.open()
+        return self.reader
+
+    @staticmethod
+    def numbers(rows: Rows) -> list[int]:
+        assert rows.bad == ()
+        return rows.table.column("n").to_pylist()  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    return Feed(tmp_path)
+
+
+def order(*paths: Path) -> None:
+    """Make the files' times of status change differ, in this order: coarse clocks may give equal ones."""
+    last = 0
+    for path in paths:
+        while True:
+            os.chmod(path, 0o644)
+            if path.stat().st_ctime_ns > last:
+                break
+        last = path.stat().st_ctime_ns
+
+
+def test_files_are_taken_once_in_the_order_they_appeared(feed: Feed) -> None:
+    feed.pulse_nothing_else()
+    order(feed.write("b", 1, 2), feed.write("a", 3))
+    assert feed.settled() == [1, 2, 3]
+    feed.pulse_nothing_else()
+    order(feed.path / "b", feed.write("c", 4))
+    assert feed.settled() == [4]
+    assert feed.position is not None and feed.position["count"] == 3
+
+
+def test_a_file_is_taken_only_after_it_stayed_the_same_long_enough(feed: Feed) -> None:
+    feed.write("a", 1)
+    feed.pulse_nothing_else()
+    assert feed.pulse(199).table.num_rows == 0
+    feed.write("a", 1, 2)
+    assert feed.pulse(1).table.num_rows == 0
+    assert feed.pulse(199).table.num_rows == 0
+    assert feed.numbers(feed.pulse(1)) == [1, 2]
+
+
+def test_hidden_temporary_and_other_names_are_ignored(feed: Feed) -> None:
+    for name in (".a", "_b", "c.tmp"):
+        feed.write(name, 1)
+    (feed.path / "d").mkdir()
+    assert feed.settled() == []
+    os.rename(feed.path / "c.tmp", feed.path / "c")
+    assert feed.settled() == [1]
+
+
+def test_a_file_moved_in_with_an_old_modification_time_is_not_lost(feed: Feed, tmp_path: Path) -> None:
+    feed.write("a", 1)
+    assert feed.settled() == [1]
+    old = feed.write(".old", 2)
+    os.utime(old, (1, 1))
+    os.rename(old, feed.path / "old")
+    feed.restart()  # Even a reader that knows nothing but the watermark finds it.
+    assert feed.settled() == [2]
+
+
+def test_changed_permissions_or_links_do_not_make_a_file_appear_again(feed: Feed) -> None:
+    path = feed.write("a", 1)
+    assert feed.settled() == [1]
+    feed.pulse_nothing_else()
+    order(path, path)
+    os.link(path, feed.path / ".backup")
+    assert feed.settled() == []
+
+
+def test_a_file_that_is_replaced_is_another_file(feed: Feed) -> None:
+    feed.write("a", 1)
+    assert feed.settled() == [1]
+    os.rename(feed.write(".a", 7, 8), feed.path / "a")
+    assert feed.settled() == [7, 8]
+
+
+def test_another_reader_goes_on_from_the_position(feed: Feed) -> None:
+    order(feed.write("a", 1), feed.write("b", 2))
+    assert feed.settled() == [1, 2]
+    feed.restart()
+    assert feed.settled() == []
+    order(feed.path / "b", feed.write("0", 3))
+    assert feed.settled() == [3]
+
+
+def test_an_offer_that_was_not_agreed_is_made_again(feed: Feed) -> None:
+    feed.write("a", 1)
+    feed.pulse_nothing_else()
+    start = feed.position
+    first = feed.reader.poll(start, 10_000).position
+    assert feed.reader.poll(start, 10_300).position == first
+    assert feed.numbers(feed.reader.read(start, first)) == [1]
+    assert feed.numbers(feed.source.open().read(start, first)) == [1]
+
+
+def test_pulses_are_bounded_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    feed = Feed(tmp_path, max_files_per_pulse=3)
+    for n in range(10):
+        feed.write(f"f{n}", n)
+    feed.pulse_nothing_else()
+    pulses = [feed.numbers(feed.pulse()) for _ in range(5)]
+    assert [len(pulse) for pulse in pulses] == [3, 3, 3, 1, 0]
+    assert sorted(sum(pulses, [])) == list(range(10))
+    small = Feed(tmp_path, max_bytes_per_pulse=16)
+    small.pulse_nothing_else()
+    assert [len(small.numbers(small.pulse())) for _ in range(6)] == [2, 2, 2, 2, 2, 0]
+
+
+def test_positions_stay_small(tmp_path: Path) -> None:
+    feed = Feed(tmp_path, max_files_per_pulse=5)
+    for n in range(100):
+        feed.write(f"f{n:03}", n)
+    feed.pulse_nothing_else()
+    for _ in range(20):
+        feed.pulse()
+        assert len(json.dumps(feed.position)) < 200
+
+
+def test_what_was_agreed_is_read_even_if_the_file_grew(feed: Feed) -> None:
+    path = feed.write("a", 1)
+    feed.pulse_nothing_else()
+    end = feed.reader.poll(feed.position, 10_000).position
+    with open(path, "a") as file:
+        file.write('{"n":2}\n')
+    assert feed.numbers(feed.reader.read(feed.position, end)) == [1]
+
+
+def test_vanished_and_shortened_files_are_reported(feed: Feed) -> None:
+    gone, short = feed.write("gone", 1), feed.write("short", 2, 3)
+    order(gone, short)
+    feed.pulse_nothing_else()
+    end = feed.reader.poll(feed.position, 10_000).position
+    gone.unlink()
+    feed.write("short", 2)
+    rows = feed.reader.read(feed.position, end)
+    assert rows.table.column("n").to_pylist() == [2]
+    assert [bad.origin for bad in rows.bad] == ["gone", "short"]
+    assert "vanished" in rows.bad[0].reason and "cut short" in rows.bad[1].reason
+
+
+def test_bad_rows_name_file_and_line(feed: Feed) -> None:
+    (feed.path / "a").write_bytes(b'{"n":1}\nnull\n{"n":"2"}\n{"n":3}\n')
+    feed.pulse_nothing_else()
+    rows = feed.pulse()
+    assert rows.table.column("n").to_pylist() == [1, 3]
+    assert [bad.origin for bad in rows.bad] == ["a:2", "a:3"]
+
+
+def test_csv_files(tmp_path: Path) -> None:
+    feed = Feed(tmp_path, format="csv")
+    (tmp_path / "a.csv").write_text("x,n\n1,2\n3,x\n")
+    feed.pulse_nothing_else()
+    rows = feed.pulse()
+    assert rows.table.column("n").to_pylist() == [2] and [bad.origin for bad in rows.bad] == ["a.csv:3"]
+
+
+def test_parquet_files_are_taken_when_they_have_their_end(tmp_path: Path) -> None:
+    feed = Feed(tmp_path, format="parquet")
+    pq.write_table(pa.table({"n": pa.array([1, 2], pa.int32()), "x": ["a", "b"]}), tmp_path / ".p")
+    whole = (tmp_path / ".p").read_bytes()
+    (tmp_path / "p").write_bytes(whole[:-10])
+    assert feed.settled() == []
+    (tmp_path / "p").write_bytes(whole)
+    assert feed.settled() == [1, 2]
+
+
+def test_broken_parquet_files_are_one_bad_row_each(tmp_path: Path) -> None:
+    feed = Feed(tmp_path, format="parquet")
+    (tmp_path / "broken").write_bytes(b"PAR1" + b"x" * 50 + b"PAR1")
+    pq.write_table(pa.table({"n": ["text"]}), tmp_path / "wrong")
+    (tmp_path / "stuck").write_bytes(b"PAR1" + b"x" * 50)
+    pq.write_table(pa.table({"n": [5]}), tmp_path / "fine")
+    feed.pulse_nothing_else()
+    rows = feed.pulse()
+    assert rows.table.column("n").to_pylist() == [5]
+    assert sorted(bad.origin for bad in rows.bad) == ["broken", "wrong"]
+    assert "column 'n' is string" in next(bad.reason for bad in rows.bad if bad.origin == "wrong")
+    assert [bad.origin for bad in feed.pulse(UNFINISHED_MS).bad] == ["stuck"]
+
+
+def test_a_directory_may_appear_later(tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "later")
+    feed.pulse_nothing_else()
+    feed.path.mkdir()
+    feed.write("a", 1)
+    assert feed.settled() == [1]
+
+
+def test_wrong_declarations_are_explained(tmp_path: Path) -> None:
+    assert Files(tmp_path, format="json", schema="n long").problems() == []
+    (tmp_path / "f").touch()
+    wrong = Files(tmp_path / "f", format="xml", schema="n long", max_line_bytes=0, settle_ms=-1)
+    assert len(wrong.problems()) == 4
+    assert "nested column 'a'" in Files(tmp_path, format="csv", schema="a array<int>").problems()[0]

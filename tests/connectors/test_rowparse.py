@@ -1,0 +1,250 @@
+"""JSON lines: every line is a row or a bad row, in order, and vectorised and careful reading agree."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import string
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unbroken.connectors.base import Rows
+from unbroken.connectors.linescan import FEW_LINES, Lines
+from unbroken.connectors.rowparse import JsonFormat, parse_json_lines
+from unbroken.spark.types import arrow_schema, parse_schema
+
+LIMIT = 1_000_000
+UTC = dt.UTC
+
+
+def schema(ddl: str) -> pa.Schema:
+    return arrow_schema(parse_schema(ddl))
+
+
+EVENTS = schema("n int, l long, x double, s string, t timestamp, b boolean, d date, z binary, m decimal(10,2)")
+
+
+def parse(data: bytes, ddl: str | pa.Schema = EVENTS, limit: int = LIMIT) -> Rows:
+    return parse_json_lines(data, schema(ddl) if isinstance(ddl, str) else ddl, "in", limit)
+
+
+def value(ddl: str, text: str) -> Any:
+    """The one value that ``{"x": text}`` gives, read among enough others that the piece is vectorised first."""
+    rows = parse(b'{"x":%s}\n' % text.encode(), f"x {ddl}")
+    assert rows.bad == ()
+    return rows.table.column("x").to_pylist()[0]
+
+
+def reason(ddl: str, text: str) -> str:
+    rows = parse(b'{"x":%s}\n' % text.encode(), f"x {ddl}")
+    assert rows.table.num_rows == 0
+    (bad,) = rows.bad
+    assert bad.raw == '{"x":%s}' % text and bad.origin == "in:1"
+    return bad.reason
+
+
+def test_good_rows_have_the_schema_and_unknown_fields_are_ignored() -> None:
+    rows = parse(b'{"n":1,"zz":{"a":[1,null]}}\n\n{"s":"a","t":"2024-01-02T03:04:05.5+01:00"}\r\n{"n":null}')
+    assert rows.bad == () and rows.table.schema == EVENTS
+    assert rows.table.column("n").to_pylist() == [1, None, None]
+    assert rows.table.column("t").to_pylist()[1] == dt.datetime(2024, 1, 2, 2, 4, 5, 500_000, UTC)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "text", "expected"),
+    [
+        ("double", "1", 1.0),
+        ("double", "-Infinity", float("-inf")),
+        ("timestamp", "1700000000123", dt.datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC)),
+        ("timestamp", '"2024-01-01"', dt.datetime(2024, 1, 1, tzinfo=UTC)),
+        ("timestamp", '"2024-01-01T00:00:00.123456789Z"', dt.datetime(2024, 1, 1, 0, 0, 0, 123_456, UTC)),
+        ("timestamp_ntz", '"2024-01-01 10:00:00"', dt.datetime(2024, 1, 1, 10)),
+        ("date", '"2024-02-29"', dt.date(2024, 2, 29)),
+        ("binary", '"/wA="', b"\xff\x00"),
+        ("decimal(10,2)", "1.5", Decimal("1.50")),
+        ("decimal(10,2)", '"1.5"', Decimal("1.50")),
+        ("array<int>", "[1,null]", [1, None]),
+        ("map<string,int>", '{"a":1,"b":null}', [("a", 1), ("b", None)]),
+        ("map<int,array<string>>", '{"7":["x"]}', [(7, ["x"])]),
+        ("struct<a:int,b:timestamp>", '{"a":1,"c":2}', {"a": 1, "b": None}),
+        ("struct<a:date>", '{"a":"2024-01-02"}', {"a": dt.date(2024, 1, 2)}),
+    ],
+)
+def test_values(ddl: str, text: str, expected: Any) -> None:
+    assert value(ddl, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("ddl", "text", "expected"),
+    [
+        ("int", "1.5", "field 'x' must be int32, got the number 1.5"),
+        ("int", '"1"', "field 'x' must be int32, got the string"),
+        ("int", "1e2", "must be int32"),
+        ("int", "3000000000", "must be int32"),
+        ("byte", "128", "must be int8"),
+        ("int", "true", "got the boolean true"),
+        ("double", '"1"', "must be double"),
+        ("double", "1e999", "must be double"),
+        ("string", "1", "must be string"),
+        ("string", '"\\ud800"', "surrogate"),
+        ("boolean", "1", "must be bool"),
+        ("timestamp", '"1700000000123"', "must be a time"),
+        ("timestamp", '"yesterday"', "must be a time"),
+        ("timestamp", "1.5", "must be a time"),
+        ("timestamp", "99999999999999999", "must be a time"),
+        ("timestamp", '"0000-01-01"', "must be a time"),
+        ("date", "5", "must be date32"),
+        ("date", '"2024-02-30"', "must be date32"),
+        ("binary", '"?"', "base64"),
+        ("decimal(10,2)", "1.234", "must be decimal128"),
+        ("decimal(4,2)", "123", "must be decimal128"),
+        ("decimal(4,2)", '"NaN"', "must be decimal128"),
+        ("array<int>", '[1,"2"]', "field 'x[1]' must be int32"),
+        ("struct<a:int NOT NULL>", "{}", "field 'x.a' must not be null"),
+        ("map<string,int>", "[]", "got an array"),
+        ("int NOT NULL", "null", "must not be null"),
+    ],
+)
+def test_wrong_values_are_bad_rows_that_name_the_field(ddl: str, text: str, expected: str) -> None:
+    assert expected in reason(ddl, text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"null",
+        b"5",
+        b'"x"',
+        b"[1]",
+        b"{",
+        b"}",
+        b'{"n":1',
+        b'{"n":1} {"n":2}',
+        b'{"n":1} null {"n":2}',
+        b'{"n":1}null',
+        b'{"n":1}\r{"n":2}',
+        b'{"n":1},',
+        b'{"n":01}',
+        b"{'n':1}",
+        b'{"s":"\xff"}',
+        b'{"s":"\xff","n":1} ',
+        b'{"zz":' + b"[" * 100_000 + b"}",
+        b'{"s":"a\tb"}',
+        b"\x00",
+        b"#",
+    ],
+)
+@pytest.mark.parametrize("padding", [0, 3 * FEW_LINES])
+def test_a_broken_line_is_one_bad_row_and_its_neighbours_stay(line: bytes, padding: int) -> None:
+    good = b'{"n":7}\n'
+    rows = parse(good * padding + line + b"\n" + good * padding)
+    assert rows.table.column("n").to_pylist() == [7] * 2 * padding
+    (bad,) = rows.bad
+    assert bad.origin == f"in:{padding + 1}"
+    assert bad.reason and bad.raw == line.decode(errors="backslashreplace")[:10_000]
+
+
+def test_a_long_line_is_bad_and_its_text_is_cut() -> None:
+    rows = parse(b'{"n":1}\n{"s":"' + b"x" * 50_000 + b'"}\n{"n":2}\n', limit=40_000)
+    assert rows.table.column("n").to_pylist() == [1, 2]
+    (bad,) = rows.bad
+    assert bad.origin == "in:2" and len(bad.raw) == 10_000 and "more than 40000" in bad.reason
+
+
+def test_missing_required_fields_are_found_in_pieces_too() -> None:
+    rows = parse(b'{"n":1}\n' * 100 + b"{}\n" + b'{"n":1}\n' * 100, "n int NOT NULL")
+    assert rows.table.num_rows == 200 and [bad.origin for bad in rows.bad] == ["in:101"]
+
+
+def test_times_as_numbers_and_texts_may_be_mixed() -> None:
+    lines = [b'{"t":0}', b'{"t":"1970-01-01T00:00:00Z"}', b'{"t":"1970-01-01"}', b'{"t":null}'] * 50
+    rows = parse(b"\n".join(lines))
+    assert rows.bad == ()
+    assert rows.table.column("t").cast(pa.int64()).to_pylist() == [0, 0, 0, None] * 50
+
+
+def test_nothing_gives_nothing() -> None:
+    for data in (b"", b"\n", b"\n\r\n", b"\xef\xbb\xbf", b"   \n\t"):
+        rows = parse(data)
+        assert rows.table.num_rows == 0 and rows.table.schema == EVENTS and rows.bad == ()
+
+
+def test_a_byte_order_mark_is_ignored() -> None:
+    assert parse(b'\xef\xbb\xbf{"n":1}').table.num_rows == 1
+
+
+def test_lines_are_found() -> None:
+    lines = Lines.of(b"a\r\n\r\nbc\n\nd")
+    assert [lines.line(i) for i in range(len(lines))] == [b"a", b"", b"bc", b"", b"d"]
+    assert len(Lines.of(b"")) == 0 and len(Lines.of(b"\n")) == 1
+
+
+TEXT = st.text(string.printable + 'äß{}[]null"\\\u2028', max_size=8)
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), TEXT, st.lists(st.integers(), max_size=2)
+)
+GOOD = st.fixed_dictionaries(
+    {},
+    optional={
+        "n": st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1)),
+        "x": st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False)),
+        "s": TEXT,
+        "t": st.one_of(st.integers(-(10**12), 10**12), st.datetimes().map(dt.datetime.isoformat)),
+        "b": st.booleans(),
+        "extra": JUNK,
+    },
+)
+PERHAPS = st.dictionaries(st.sampled_from([field.name for field in EVENTS]), JUNK, max_size=3)
+NOISE = st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"?"))
+
+
+def dumped(row: dict[str, Any], ascii_only: bool) -> bytes:
+    return json.dumps(row, ensure_ascii=ascii_only).encode()
+
+
+LINE = st.one_of(
+    st.builds(dumped, GOOD, st.booleans()),
+    st.builds(dumped, PERHAPS, st.booleans()),
+    st.builds(lambda row, cut: dumped(row, True)[:cut], GOOD, st.integers(0, 20)),
+    st.builds(lambda a, b: dumped(a, True) + b, GOOD, NOISE),
+    NOISE,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(LINE, max_size=80), st.booleans())
+def test_every_line_is_a_row_or_a_bad_row(lines: list[bytes], end: bool) -> None:
+    rows = parse(b"\n".join(lines) + b"\n" * end)
+    blank = sum(not line.strip(b" \t\r") for line in lines)
+    if not lines or not lines[0].startswith(b"\xef\xbb\xbf"):
+        assert rows.table.num_rows + len(rows.bad) == len(lines) - blank
+    rows.table.validate(full=True)
+    numbers = [int(bad.origin.removeprefix("in:")) for bad in rows.bad]
+    assert numbers == sorted(set(numbers))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(LINE, min_size=1, max_size=40))
+def test_reading_at_once_equals_reading_line_by_line(lines: list[bytes]) -> None:
+    together = parse(b"\n".join(lines))
+    alone = [JsonFormat(EVENTS).read_lines([line]) for line in lines]
+    expected = pa.concat_tables([table for table, _ in alone])
+    if not lines[0].startswith(b"\xef\xbb\xbf"):
+        assert str(together.table.to_pylist()) == str(expected.to_pylist())  # As text, where nan equals nan.
+        assert len(together.bad) == sum(len(wrong) for _, wrong in alone)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(GOOD, max_size=30))
+def test_good_rows_are_all_kept_with_their_values(good: list[dict[str, Any]]) -> None:
+    rows = parse(b"\n".join(dumped(row, True) for row in good))
+    assert rows.bad == ()
+    found = rows.table.to_pylist()
+    for row, got in zip(good, found, strict=True):
+        for name in ("n", "s", "b", "x"):
+            assert got[name] == row.get(name)

@@ -1,0 +1,175 @@
+"""The pieces of the simulated cluster: links, a fake Spark query, the shared sink, the store, topologies."""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from dataclasses import dataclass, field
+
+from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
+from unbroken.protocol.ingress import InSync, ProposeInSync
+from unbroken.protocol.layout import INGRESS, Layout, Topology
+from unbroken.protocol.messages import Message
+from unbroken.protocol.units import Digest, UnitHeader
+
+
+def mix(*parts: object) -> int:
+    """A deterministic fingerprint: the same in every process, unlike ``hash``."""
+    return zlib.crc32(repr(parts).encode())
+
+
+def digest_of(content: int) -> Digest:
+    return Digest(rows=1 + content % 7, exact=content)
+
+
+# --- topologies -----------------------------------------------------------------------------------------
+
+
+def chain(shards: tuple[int, ...], replicas: int = 2) -> Topology:
+    """source > s0 > s1 > ... > sink, segment i with ``shards[i]`` shards."""
+    names = [f"s{i}" for i in range(len(shards))]
+    edges = list(zip(["source", *names], [*names, "sink"], strict=True))
+    return Topology(
+        sources=("source",),
+        segments=dict(zip(names, shards, strict=True)),
+        sinks=("sink",),
+        edges=tuple(edges),
+        replicas=dict.fromkeys([*names, INGRESS.part], replicas),
+    )
+
+
+def join(shards: int = 1, replicas: int = 2) -> Topology:
+    """Two sources into one segment: a query with two source instances."""
+    return Topology(
+        sources=("left", "right"),
+        segments={"join": shards},
+        sinks=("sink",),
+        edges=(("left", "join"), ("right", "join"), ("join", "sink")),
+        replicas={"join": replicas, INGRESS.part: replicas},
+    )
+
+
+def diamond(shards: int = 1, replicas: int = 2) -> Topology:
+    """source > a > (b, c) > d > sink."""
+    return Topology(
+        sources=("source",),
+        segments={"a": 1, "b": shards, "c": 1, "d": 1},
+        sinks=("sink",),
+        edges=(("source", "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "sink")),
+        replicas=dict.fromkeys(["a", "b", "c", "d", INGRESS.part], replicas),
+    )
+
+
+# --- links ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Exchange:
+    """One connection made by ``client`` to ``server``: messages go there, units come back, both in order."""
+
+    client: NodeId
+    server: NodeId
+    messages: deque[Message] = field(default_factory=deque)
+    units: deque[UnitHeader] = field(default_factory=deque)
+    alive: bool = True
+    client_noticed: bool = False
+    server_noticed: bool = False
+
+    def cut(self, *, late_messages: bool) -> None:
+        """Break the connection. Units under way are lost; messages may still trickle in at the server."""
+        self.alive = False
+        self.units.clear()
+        if not late_messages:
+            self.messages.clear()
+
+
+# --- Spark ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FakeSpark:
+    """One replica's query: asks the gate once per source instance and round, then processes and commits.
+
+    Its state and output are a pure function of its input, as the design demands of a segment. ``corrupt_from``
+    makes it break that promise from a unit on.
+    """
+
+    replica: ReplicaId
+    instances: tuple[str, ...]
+    committed: int = 0
+    state: int = 0
+    asked: int = 0
+    ticket: int | None = None
+    answers: list[int] = field(default_factory=list)
+    uncommitted: int | None = None
+    stopped: bool = False
+    corrupt_from: int | None = None
+
+    @property
+    def can_ask(self) -> bool:
+        return not self.stopped and self.ticket is None and self.uncommitted is None and not self.round_complete
+
+    @property
+    def round_complete(self) -> bool:
+        return len(self.answers) == len(self.instances)
+
+    def answer(self, offset: int) -> None:
+        self.ticket = None
+        self.answers.append(offset)
+
+    def end_round(self) -> int | None:
+        """The micro-batch to run, or None if the round brought no data. All instances must agree."""
+        answers, self.answers = self.answers, []
+        assert len(set(answers)) == 1, f"{self.replica}: instances of one round were told {answers}"
+        assert answers[0] - self.committed in (0, 1), f"{self.replica}: told {answers[0]} after {self.committed}"
+        return None if answers[0] == self.committed else answers[0]
+
+    def process(self, number: int, contents: dict[StreamId, int], outputs: list[StreamId]) -> dict[StreamId, int]:
+        self.state = mix(self.state, sorted((str(stream), content) for stream, content in contents.items()))
+        self.uncommitted = number
+        wrong = self.corrupt_from is not None and number >= self.corrupt_from
+        return {stream: mix(self.state, str(stream), wrong) for stream in outputs}
+
+    def commit(self) -> None:
+        assert self.uncommitted is not None
+        self.committed, self.uncommitted = self.uncommitted, None
+
+
+# --- sink and store -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sink:
+    """A sink with its ledger: unit n of a stream is written once, after n - 1, and never changes."""
+
+    written: dict[StreamId, list[int]] = field(default_factory=dict)
+    skipped: int = 0
+
+    def write(self, stream: StreamId, number: int, content: int) -> None:
+        units = self.written.setdefault(stream, [])
+        assert number <= len(units) + 1, f"unit {number} of {stream} reached the sink after {len(units)}"
+        if number <= len(units):
+            self.skipped += 1
+            assert units[number - 1] == content, f"unit {number} of {stream} differs from the one in the sink"
+            return
+        units.append(content)
+
+
+@dataclass
+class Store:
+    """The versioned documents: the in-sync set and the layout, with compare-and-set."""
+
+    sync: InSync
+    layout: Layout
+    proposals: deque[tuple[NodeId, ProposeInSync]] = field(default_factory=deque)
+
+    def decide(self) -> tuple[NodeId, bool]:
+        """Apply the oldest proposal if it names the present version; who made it, and whether it was accepted."""
+        proposer, proposal = self.proposals.popleft()
+        accepted = proposal.replaces == self.sync.version
+        if accepted:
+            assert proposal.proposal.version == self.sync.version + 1
+            assert proposal.proposal.term > self.sync.term
+            assert proposal.proposal.members <= self.sync.members
+            self.sync = proposal.proposal
+        return proposer, accepted

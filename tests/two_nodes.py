@@ -1,0 +1,93 @@
+"""Two whole nodes in one process that share one Spark session: everything but ZooKeeper is the real thing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from support import wait_until
+
+from unbroken.cluster.coordination import Member
+from unbroken.cluster.node import Node, NodeDirs
+from unbroken.flow import Dataflow
+from unbroken.plan import build_topology
+from unbroken.protocol.ids import StreamId
+from unbroken.protocol.ingress import InSync
+from unbroken.protocol.layout import INGRESS, chained_placement
+from unbroken.spark.analysis import analyse
+from unbroken.spark.runner import QueryRunner, Surroundings
+from unbroken.transport.store import decode_unit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class TwoNodes:
+    """Runs a flow on nodes ``a`` and ``b``; results are read from the outboxes of both."""
+
+    def __init__(self, flow: Dataflow, session: SparkSession, directory: Path) -> None:
+        self.flow = flow
+        self.topology = build_topology(flow, 2)
+        self.analysis = analyse(flow, tuple(self.topology.segments), session)
+        self.nodes = {
+            name: Node(name, flow, self.topology, NodeDirs(directory / name), "secret", "127.0.0.1", 0)
+            for name in ("a", "b")
+        }
+        self._session = session
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        layout = chained_placement(self.topology, tuple(self.nodes))
+        ingress = layout.nodes_of(INGRESS)
+        sync = InSync(1, next(iter(ingress)), frozenset(ingress), 0)
+        members = {name: Member(name, node.server.address, "", "here", 0, name) for name, node in self.nodes.items()}
+        for node in self.nodes.values():
+            node.members = members
+            node.begin(layout, sync)
+            assert node.protocol is not None
+            for replica in node.protocol.replicas:
+                around = Surroundings(
+                    session=self._session,
+                    store=node.store,
+                    gate=node.server.address,
+                    token=node.token,
+                    checkpoints=node.dirs.checkpoints,
+                    cut_info=node.cut_info,
+                    produced=node.produced,
+                )
+                node.runners[replica] = QueryRunner(replica, self.flow, self.topology, self.analysis.schemas, around)
+                node.runners[replica].start()
+            thread = threading.Thread(target=node.loop, name=f"loop-{node.name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def wait_for_unit(self, stream: StreamId, number: int, deadline_s: float) -> None:
+        """Wait until both nodes have produced unit ``number``."""
+
+        def there() -> bool:
+            for node in self.nodes.values():
+                for runner in node.runners.values():
+                    assert runner.failure() is None, runner.failure()
+            return all(node.store.outbox_path(stream, number).exists() for node in self.nodes.values())
+
+        wait_until(there, deadline_s, f"unit {number} of {stream}")
+
+    def unit(self, node: str, stream: StreamId, number: int) -> pa.Table:
+        store = self.nodes[node].store
+        return decode_unit(store.read(store.outbox_path(stream, number)))[1]
+
+    def input_unit(self, stream: StreamId, number: int) -> pa.Table:
+        return self.unit("a", stream, number)
+
+    def __enter__(self) -> TwoNodes:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self.nodes.values():
+            node.close()
