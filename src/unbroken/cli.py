@@ -242,6 +242,20 @@ def bench() -> None:
     """Measure Unbroken on this machine."""
 
 
+@bench.command("core")
+@click.option("--seconds", default=40, show_default=True, help="Length of each latency measurement.")
+@click.option("--warm-up", default=20, show_default=True, help="Seconds of it that are left out at the start.")
+@click.option("--rows", default=12_000_000, show_default=True, help="Rows of each saturation measurement.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON at the end.")
+def bench_core(seconds: int, warm_up: int, rows: int, as_json: bool) -> None:
+    """Plain Structured Streaming, one replica and two replicas, on the same query and rows in one run."""
+    from unbroken.bench.core import CoreSettings, run_core
+
+    settings = CoreSettings(latency_seconds=seconds, warm_up_seconds=warm_up, saturation_rows=rows)
+    result = run_core(settings, lambda text: errors.print(text, highlight=False, markup=False))
+    click.echo(json.dumps(result) if as_json else json.dumps(result, indent=2))
+
+
 def _find_run(flow_name: str | None, directory: Path | None) -> Any:
     """The run named on the command line, or the only one below ./.unbroken."""
     from unbroken.cluster.launcher import RUN_FILE, RunInfo

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from unbroken.connectors.base import Rows
 from unbroken.connectors.csvparse import CsvFormat, parse_csv
-from unbroken.connectors.linescan import FEW_LINES
+from unbroken.connectors.linescan import RUN_LINES
 from unbroken.spark.types import arrow_schema, parse_schema
 
 
@@ -66,7 +66,7 @@ def test_all_types() -> None:
         (b"1," + b"x" * 2000, "more than 1000"),
     ],
 )
-@pytest.mark.parametrize("padding", [0, 3 * FEW_LINES])
+@pytest.mark.parametrize("padding", [0, RUN_LINES + 50])
 def test_a_broken_line_is_one_bad_row_and_its_neighbours_stay(line: bytes, why: str, padding: int) -> None:
     rows = parse(b"7,ok\n" * padding + line + b"\n" + b"7,ok\n" * padding)
     assert rows.table.to_pylist() == [{"n": 7, "s": "ok"}] * 2 * padding
@@ -131,4 +131,4 @@ def test_every_line_is_a_row_or_a_bad_row_as_if_it_were_alone(lines: list[bytes]
     assert rows.table.num_rows + len(rows.bad) == len(filled)
     table, wrong = CsvFormat(PAIR, PAIR.names).read_lines([line.removesuffix(b"\r") for line in filled])
     assert table.to_pylist() == rows.table.to_pylist()
-    assert list(wrong.values()) == [bad.reason for bad in rows.bad]
+    assert [wrong[i] for i in sorted(wrong)] == [bad.reason for bad in rows.bad]

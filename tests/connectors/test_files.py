@@ -13,6 +13,7 @@ import pytest
 
 from unbroken.connectors.base import Position, Rows
 from unbroken.connectors.files import UNFINISHED_MS, Files, FilesReader
+from unbroken.errors import UnbrokenError
 
 
 class Feed:
@@ -152,7 +153,7 @@ def test_pulses_are_bounded_and_nothing_is_left_behind(tmp_path: Path) -> None:
     feed.pulse_nothing_else()
     pulses = [feed.numbers(feed.pulse()) for _ in range(5)]
     assert [len(pulse) for pulse in pulses] == [3, 3, 3, 1, 0]
-    assert sorted(sum(pulses, [])) == list(range(10))
+    assert sorted(n for pulse in pulses for n in pulse) == list(range(10))
     small = Feed(tmp_path, max_bytes_per_pulse=16)
     small.pulse_nothing_else()
     assert [len(small.numbers(small.pulse())) for _ in range(6)] == [2, 2, 2, 2, 2, 0]
@@ -236,6 +237,12 @@ def test_a_directory_may_appear_later(tmp_path: Path) -> None:
     feed.path.mkdir()
     feed.write("a", 1)
     assert feed.settled() == [1]
+
+
+def test_a_directory_that_cannot_be_listed_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    with pytest.raises(UnbrokenError, match="cannot be listed"):
+        Feed(tmp_path / "f").pulse()
 
 
 def test_wrong_declarations_are_explained(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_what_the_function_gets_wrong_is_named(made: object, message: str) -> No
     def bad(start: int, stop: int, seed: int) -> object:
         return made
 
-    reader = Generator(bad, schema=SCHEMA, rate=1).open()  # type: ignore[arg-type]
+    reader = Generator(bad, schema=SCHEMA, rate=1).open()
     with pytest.raises(UnbrokenError, match=message):
         reader.read(None, {"start_ms": 0, "row": 1})
 

@@ -80,10 +80,10 @@ def request(
     **headers: str | None,
 ) -> tuple[int, dict[str, Any], http.client.HTTPMessage]:
     sent = dict(HEADERS)
-    for name, value in headers.items():
+    for name, text in headers.items():
         sent.pop(name.replace("_", "-"), None)
-        if value is not None:
-            sent[name.replace("_", "-")] = value
+        if text is not None:
+            sent[name.replace("_", "-")] = text
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     try:
         connection.request(method, path, body, sent)

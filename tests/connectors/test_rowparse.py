@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unbroken.connectors.base import Rows
-from unbroken.connectors.linescan import FEW_LINES, Lines
+from unbroken.connectors.linescan import RUN_LINES, Lines
 from unbroken.connectors.rowparse import JsonFormat, parse_json_lines
+from unbroken.connectors.texttime import micros_of_text, times_from_text
 from unbroken.spark.types import arrow_schema, parse_schema
 
 LIMIT = 1_000_000
@@ -44,7 +45,7 @@ def reason(ddl: str, text: str) -> str:
     rows = parse(b'{"x":%s}\n' % text.encode(), f"x {ddl}")
     assert rows.table.num_rows == 0
     (bad,) = rows.bad
-    assert bad.raw == '{"x":%s}' % text and bad.origin == "in:1"
+    assert bad.raw == f'{{"x":{text}}}' and bad.origin == "in:1"
     return bad.reason
 
 
@@ -139,7 +140,7 @@ def test_wrong_values_are_bad_rows_that_name_the_field(ddl: str, text: str, expe
         b"#",
     ],
 )
-@pytest.mark.parametrize("padding", [0, 3 * FEW_LINES])
+@pytest.mark.parametrize("padding", [0, RUN_LINES + 50])
 def test_a_broken_line_is_one_bad_row_and_its_neighbours_stay(line: bytes, padding: int) -> None:
     good = b'{"n":7}\n'
     rows = parse(good * padding + line + b"\n" + good * padding)
@@ -248,3 +249,30 @@ def test_good_rows_are_all_kept_with_their_values(good: list[dict[str, Any]]) ->
     for row, got in zip(good, found, strict=True):
         for name in ("n", "s", "b", "x"):
             assert got[name] == row.get(name)
+
+
+TIMES = st.builds(
+    "{:04}-{:02}-{:02}{}{:02}:{:02}:{:02}{}{}".format,
+    st.sampled_from([0, 1, 1969, 1970, 2024, 9999]),
+    st.integers(0, 13),
+    st.integers(0, 32),
+    st.sampled_from("T t"),
+    st.integers(0, 25),
+    st.integers(0, 60),
+    st.integers(0, 60),
+    st.sampled_from(["", ".1", ".123456", ".1234567", ".123456789", ".1234567890", "."]),
+    st.sampled_from(["", "Z", "z", "+01:30", "-0130", "+23:59", "-24:00", "+00:60", "+01", "+1", "-01:", " Z"]),
+)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(TIMES)
+def test_one_time_is_read_as_a_column_of_them(text: str) -> None:
+    kind = pa.timestamp("us", "UTC")
+    try:
+        expected = times_from_text(pa.array([text]), kind, digits_are_millis=False).cast(pa.int64())[0].as_py()
+    except ValueError:
+        with pytest.raises(ValueError):
+            micros_of_text(text)
+    else:
+        assert micros_of_text(text) == expected

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unbroken.connectors import publish as publishing
-from unbroken.connectors.publish import publish, remove_leftovers, rename_claimed, reveal, write_temporary
+from unbroken.connectors.publish import CLAIM_S, publish, remove_leftovers, rename_claimed, reveal, write_temporary
 from unbroken.connectors.sinks import Client, Console, JsonLines, Parquet, unit_file
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import StreamId
@@ -112,7 +111,7 @@ def test_long_tables_are_written_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("links", [True, False])
 def test_of_many_writers_at_once_one_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
     if not links:
-        monkeypatch.setattr(publishing.os, "link", no_links)
+        monkeypatch.setattr(os, "link", no_links)
     writers, units = 6, 15
     wins: list[tuple[int, int]] = []
     gate = threading.Barrier(writers, timeout=30)
@@ -168,7 +167,7 @@ def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     def fail(file: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    with pytest.raises(UnbrokenError, match="no space left.*Check space"):
+    with pytest.raises(UnbrokenError, match=r"no space left.*Check space"):
         publish(tmp_path, "unit", fail)
     assert names(tmp_path) == []
 
@@ -194,7 +193,7 @@ def test_a_link_whose_answer_was_lost_counts(tmp_path: Path) -> None:
 def test_the_claim_of_a_dead_writer_does_not_last(tmp_path: Path) -> None:
     claim = tmp_path / ".unit.claim"
     claim.touch()
-    past = time.time() - publishing.CLAIM_S - 1
+    past = time.time() - CLAIM_S - 1
     os.utime(claim, (past, past))
     temporary = write_temporary(tmp_path, "unit", lambda file: None)
     assert rename_claimed(temporary, tmp_path / "unit")

@@ -139,6 +139,10 @@ class LocalCluster:
                     "or start over with --fresh, which deletes it (results in sinks stay where they are)."
                 )
             shutil.rmtree(self.directory)
+        for name, sink in self.flow.sinks.items():
+            taken = sink.connector.occupied()
+            if taken is not None:
+                raise UnbrokenError(f"sink {name}: {taken}. Move or delete it, or let the sink write elsewhere.")
         self.logs.mkdir(parents=True)
 
     def _raise_if_dead(self) -> None:

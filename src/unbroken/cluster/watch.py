@@ -11,7 +11,7 @@ from rich.table import Table
 from unbroken.connectors.sinks import Console as ConsoleSink
 
 if TYPE_CHECKING:
-    from unbroken.client import Result, Subscription
+    from unbroken.client import Subscription
     from unbroken.cluster.launcher import LocalCluster
 
 LOOK_S = 1.0
@@ -47,19 +47,19 @@ def status_table(flow: str, states: list[dict[str, Any]]) -> Table:
 
 def follow(cluster: LocalCluster, out: Console) -> None:
     """Print what happens, and the rows of console sinks, until a bounded flow has ended."""
-    consoles: dict[str, Subscription] = {
-        name: cluster.subscribe(name)
+    consoles: list[tuple[ConsoleSink, Subscription]] = [
+        (sink.connector, cluster.subscribe(name))
         for name, sink in cluster.flow.sinks.items()
         if isinstance(sink.connector, ConsoleSink)
-    }
+    ]
     told: set[tuple[str, int, str]] = set()
     looked = 0.0
     try:
         while True:
-            for name, subscription in consoles.items():
+            for console, subscription in consoles:
                 result = subscription.next(0.05)
-                if result is not None:
-                    print_result(out, name, result)
+                if result is not None and result.table.num_rows:
+                    out.print(console.render(result.header, result.table), highlight=False, markup=False)
             if time.monotonic() - looked < LOOK_S:
                 if not consoles:
                     time.sleep(0.1)
@@ -67,22 +67,12 @@ def follow(cluster: LocalCluster, out: Console) -> None:
             looked = time.monotonic()
             states = cluster.status()
             _tell(states, told, out)
-            if _ended(cluster, states) and all(s.ended for s in consoles.values()):
+            if _ended(cluster, states) and all(subscription.ended for _, subscription in consoles):
                 out.print("the sources have ended and everything is delivered")
                 return
     finally:
-        for subscription in consoles.values():
+        for _, subscription in consoles:
             subscription.close()
-
-
-def print_result(out: Console, sink: str, result: Result) -> None:
-    """Show a unit of a console sink: as many rows as the sink's limit allows."""
-    rows = result.table.slice(0, 20).to_pylist()
-    for row in rows:
-        out.print(f"{sink} {row}", highlight=False, markup=False)
-    left = result.table.num_rows - len(rows)
-    if left > 0:
-        out.print(f"{sink} ... and {left} more rows of unit {result.header.number}", highlight=False)
 
 
 def _tell(states: list[dict[str, Any]], told: set[tuple[str, int, str]], out: Console) -> None:

@@ -108,6 +108,10 @@ class SinkConnector(ABC):
     def problems(self) -> list[str]:
         """What is wrong with the declaration, each as one sentence with a remedy."""
 
+    def occupied(self) -> str | None:
+        """Why a run that starts from nothing must not write here: unit 1 of that run would pass for delivered."""
+        return None
+
     def open(self, flow_dir: Path) -> SinkWriter:
         """Open the sink on a node."""
         raise NotImplementedError(f"{type(self).__name__} is read by clients, not written by nodes")

@@ -9,7 +9,6 @@ booleans are true or false.
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Sequence
 
@@ -81,7 +80,16 @@ class CsvFormat(LineFormat):
         self.schema = schema
         # Columns that are not asked for may have any name, even one that comes twice.
         self._names = [name if name in schema.names else f"\x00{i}" for i, name in enumerate(names)]
-        self._types = {field.name: _wire_type(field.type) for field in schema}
+        self._options = pyarrow.csv.ConvertOptions(
+            column_types={field.name: _wire_type(field.type) for field in schema},
+            include_columns=schema.names,
+            include_missing_columns=True,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=["true", "True", "TRUE"],
+            false_values=["false", "False", "FALSE"],
+        )
 
     def tidy(self, lines: Lines) -> Bools:
         """Lines without a bare carriage return, which Arrow's reader takes for a line break."""
@@ -106,30 +114,42 @@ class CsvFormat(LineFormat):
     def read_lines(self, lines: list[bytes]) -> tuple[pa.Table, dict[int, str]]:
         tables = [self.schema.empty_table()]
         wrong: dict[int, str] = {}
+        likely: list[int] = []
         for i, line in enumerate(lines):
-            try:
-                if b"\r" in line:
-                    raise ValueError("a carriage return within the line")
-                tables.append(self.read_piece(line, 1))
-            except ValueError as error:
-                wrong[i] = _NOISE.sub("", str(error).partition("\n")[0])[:500]
+            reason = self._plainly_wrong(line)
+            if reason is None:
+                likely.append(i)
+            else:
+                wrong[i] = reason
+        self._halve(lines, likely, tables, wrong)
         return pa.concat_tables(tables), wrong
 
+    def _plainly_wrong(self, line: bytes) -> str | None:
+        """What can be seen without Arrow's reader, for which a single line takes long."""
+        if b"\r" in line:
+            return "a carriage return within the line"
+        columns = line.count(b",") + 1
+        if b'"' not in line and columns != len(self._names):
+            return f"Expected {len(self._names)} columns, got {columns}"
+        return None
+
+    def _halve(self, lines: list[bytes], which: list[int], tables: list[pa.Table], wrong: dict[int, str]) -> None:
+        """Find the wrong ones among the lines ``which`` by reading ever smaller parts of them."""
+        if not which:
+            return
+        try:
+            tables.append(self.read_piece(b"\n".join(lines[i] for i in which), len(which)))
+        except ValueError as error:
+            if len(which) == 1:
+                wrong[which[0]] = _NOISE.sub("", str(error).partition("\n")[0])[:500]
+                return
+            middle = len(which) // 2
+            self._halve(lines, which[:middle], tables, wrong)
+            self._halve(lines, which[middle:], tables, wrong)
+
     def _read(self, data: bytes) -> pa.Table:
-        return pyarrow.csv.read_csv(
-            io.BytesIO(data),
-            read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._names),
-            convert_options=pyarrow.csv.ConvertOptions(
-                column_types=self._types,
-                include_columns=self.schema.names,
-                include_missing_columns=True,
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                true_values=["true", "True", "TRUE"],
-                false_values=["false", "False", "FALSE"],
-            ),
-        )
+        options = pyarrow.csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._names)
+        return pyarrow.csv.read_csv(pa.BufferReader(data), read_options=options, convert_options=self._options)
 
     def _finished(self, table: pa.Table) -> pa.Table:
         columns = []

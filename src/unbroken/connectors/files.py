@@ -15,6 +15,7 @@ from unbroken.connectors.base import BadRow, Cut, Position, Rows, SourceConnecto
 from unbroken.connectors.csvparse import csv_can_hold, parse_csv
 from unbroken.connectors.fit import fit
 from unbroken.connectors.rowparse import parse_json_lines
+from unbroken.errors import UnbrokenError
 from unbroken.spark.types import arrow_schema, parse_schema
 
 if TYPE_CHECKING:
@@ -235,6 +236,10 @@ class FilesReader(SourceReader):
                         )
         except FileNotFoundError:
             pass  # The directory may appear later, as its files do.
+        except OSError as error:
+            raise UnbrokenError(
+                f"The directory {self._source.path} of a source cannot be listed: {error}. Check path and permissions."
+            ) from error
         return listed
 
     def _read_file(self, name: str, size: int) -> Rows:

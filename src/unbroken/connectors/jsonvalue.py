@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from unbroken.connectors.texttime import dates_from_text, times_from_millis, times_from_text
+from unbroken.connectors.texttime import YEAR_1_MS, YEAR_9999_MS, dates_from_text, micros_of_text
 
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
@@ -135,13 +135,11 @@ def _timestamp(value: Any, kind: pa.DataType, path: str) -> int:
     """Microseconds since the epoch, from ISO-8601 or epoch milliseconds."""
     try:
         if isinstance(value, str):
-            times = times_from_text(pa.array([value]), kind, digits_are_millis=False)
-        elif isinstance(value, int) and not isinstance(value, bool):
-            times = times_from_millis(pa.array([value], pa.int64()), kind)
-        else:
-            raise _wrong(value, kind, path)
-        return times.cast(pa.int64())[0].as_py()  # type: ignore[no-any-return]
-    except (ValueError, OverflowError):
+            return micros_of_text(value)
+        if isinstance(value, int) and not isinstance(value, bool) and YEAR_1_MS <= value <= YEAR_9999_MS:
+            return 1000 * value
+        raise _wrong(value, kind, path)
+    except ValueError:
         wanted = "a time (ISO-8601 or epoch milliseconds, years 1 to 9999)"
         raise ValueError(f"field {path!r} must be {wanted}, got {_show(value)}") from None
 

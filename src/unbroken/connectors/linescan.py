@@ -20,7 +20,7 @@ RAW_CHARS = 10_000
 """A bad row is kept to be looked at by a person; what is longer is no longer looked at."""
 
 PIECE_BYTES = 4 << 20  # Large enough to be read at full speed, small enough to be read again when refused.
-FEW_LINES = 32  # Below this, reading line by line costs about as much as starting the vectorised reader.
+RUN_LINES = 500  # Balances the cost of starting the vectorised reader against that of reading lines singly.
 
 MANY_LINES = 10_000  # Bounds what is held as Python values at a time.
 
@@ -124,19 +124,22 @@ class _Scan:
             start = end
 
     def _piece(self, start: int, stop: int) -> None:
-        """Read lines [start, stop) at once, or in halves if that is refused."""
-        rows = int(self._filled[stop] - self._filled[start])
-        if rows == 0:
+        """Read lines [start, stop) at once; if that is refused, in short runs; line by line where those are too."""
+        if self._at_once(start, stop):
             return
+        for first in range(start, stop, RUN_LINES):
+            end = min(first + RUN_LINES, stop)
+            if not self._at_once(first, end):
+                self._one_by_one(first, end)
+
+    def _at_once(self, start: int, stop: int) -> bool:
+        rows = int(self._filled[stop] - self._filled[start])
         try:
-            self._tables.append(self._form.read_piece(self._lines.piece(start, stop), rows))
+            if rows:
+                self._tables.append(self._form.read_piece(self._lines.piece(start, stop), rows))
         except (ValueError, NotImplementedError):
-            if stop - start <= FEW_LINES:
-                self._one_by_one(start, stop)
-                return
-            middle = (start + stop) // 2
-            self._piece(start, middle)
-            self._piece(middle, stop)
+            return False
+        return True
 
     def _one_by_one(self, start: int, stop: int) -> None:
         numbers = [i for i in range(start, stop) if not self._blank[i] and not self._long[i]]

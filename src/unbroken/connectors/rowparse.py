@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
 import re
 from functools import lru_cache
 from typing import Any
@@ -72,7 +71,7 @@ class JsonFormat(LineFormat):
         if _STRAY_NULL.search(piece):
             raise ValueError("possibly several values on a line")
         table = pyarrow.json.read_json(
-            io.BytesIO(piece),
+            pa.BufferReader(piece),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(piece) + 1),
             parse_options=pyarrow.json.ParseOptions(
                 explicit_schema=self._wire_schema(piece), unexpected_field_behavior="ignore"

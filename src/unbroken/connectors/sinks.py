@@ -39,6 +39,11 @@ class _FileSink(SinkConnector):
             return [f"{self.path} is not a directory; name a directory for the files of this sink."]
         return []
 
+    def occupied(self) -> str | None:
+        if self.path.is_dir() and any(self.path.glob(f"*-to-*.{self.suffix}")):
+            return f"{self.path} holds results of an earlier run"
+        return None
+
     @abstractmethod
     def write(self, header: UnitHeader, table: pa.Table, file: BinaryIO) -> None:
         """Write the content of a unit's file."""

@@ -94,6 +94,7 @@ class _Watcher:
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self._closed = threading.Event()
+        self._lock = threading.Lock()
         self._told: set[tuple[str, int, str]] = set()
         self._thread = threading.Thread(target=self._work, name="demo-watcher", daemon=True)
         self.divergences: set[str] = set()
@@ -110,7 +111,15 @@ class _Watcher:
 
     def look(self) -> None:
         """Ask once. A node that is gone keeps what it said last."""
-        for state in self._cluster.status():
+        with self._lock:
+            try:
+                self._note(self._cluster.status())
+            except Exception as error:
+                # What nodes say is mostly for show here: results are what the run is judged by.
+                self.sentences.append(f"the nodes could not be asked: {error}")
+
+    def _note(self, states: list[dict[str, Any]]) -> None:
+        for state in states:
             if state.get("state") == "silent":
                 continue
             self.states[state["node"]] = state
@@ -148,11 +157,7 @@ class _Watcher:
 
     def _work(self) -> None:
         while not self._closed.wait(STATUS_S):
-            try:
-                self.look()
-            except Exception as error:
-                # The figures of the nodes are only for show here: results are what the run is judged by.
-                self.sentences.append(f"the nodes could not be asked: {error}")
+            self.look()
 
 
 class _Drive:

@@ -60,14 +60,19 @@ def spark_settings(settings: Settings) -> dict[str, str]:
 
 
 def start_session(name: str, settings: Settings, master: str | None = None) -> SparkSession:
-    """Start this process's Spark session; Spark finds the ``unbroken`` format by the name of ``pyspark_unbroken``."""
+    """Start this process's Spark session and register the ``unbroken`` source format."""
     os.environ.update(java_environment())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
+
+    from unbroken.spark.source import UnbrokenSource
 
     builder = SparkSession.builder.appName(name).master(master or f"local[{settings.node_cores}]")
     for key, value in spark_settings(settings).items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
+    # Spark also finds the format by the name of the module pyspark_unbroken. A source found that way shares one
+    # Scala hash map between all queries, which several queries of a node would corrupt by starting at once.
+    session.dataSource.register(UnbrokenSource)
     return session

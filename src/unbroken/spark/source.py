@@ -71,10 +71,17 @@ class UnbrokenReader(DataSourceStreamReader):
         return {"cut": 0}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        question = {"replica": self._replica, "instance": self._instance, "start": start["cut"]}
+        answer = self._ask(start["cut"])
+        # Spark takes the very first offset it is told for data, even the initial one: no answer before there is any.
+        while answer == 0:
+            answer = self._ask(0)
+        return {"cut": answer}
+
+    def _ask(self, start: int) -> int:
+        question = {"replica": self._replica, "instance": self._instance, "start": start}
         action = flight.Action("gate", json.dumps(question).encode())
         results = list(self._connection().do_action(action, call_options(self._token, GATE_TIMEOUT_S)))
-        return {"cut": int(json.loads(results[0].body.to_pybytes()))}
+        return int(json.loads(results[0].body.to_pybytes()))
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         out = []

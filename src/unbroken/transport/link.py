@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import queue
@@ -145,6 +146,9 @@ class Link:
                 self._handlers.lost(self.peer)
             if sender is not None:
                 sender.join(timeout=5)
+                # Closing a broken stream reports the break once more; unclosed, it would report it on stderr.
+                with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+                    writer.close()
             client.close()
 
     def _write(self, writer: Any, outgoing: queue.Queue[bytes | None]) -> None:

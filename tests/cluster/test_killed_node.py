@@ -1,0 +1,127 @@
+"""A node is killed with kill -9 while results flow: nothing is lost, doubled or changed, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import psutil
+import pyarrow.flight as flight
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from support import wait_until
+
+from unbroken.cli import cli
+from unbroken.client import Result, Subscription
+from unbroken.cluster.launcher import LocalCluster
+from unbroken.transport.auth import call_options
+
+SECONDS = 25
+ROWS = 2_000 * SECONDS
+FLOW = Path(__file__).parent.parent / "flows" / "counted.py"
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLOW_OUT", str(tmp_path / "out"))
+    monkeypatch.setenv("FLOW_SECONDS", str(SECONDS))
+    return tmp_path / "out"
+
+
+def expected() -> dict[int, tuple[int, int]]:
+    """Key to (rows, sum) over the whole input."""
+    out: dict[int, tuple[int, int]] = {}
+    for value in range(ROWS):
+        key = (value * 31) % 101
+        count, total = out.get(key, (0, 0))
+        out[key] = (count + 1, total + value)
+    return out
+
+
+def read_to(results: Subscription, deadline_s: float, stop_at_pulse: int | None = None) -> list[Result]:
+    """Results until a pulse or until the flow has ended."""
+    got: list[Result] = []
+
+    def done() -> bool:
+        result = results.next(0.2)
+        if result is not None:
+            got.append(result)
+        reached = stop_at_pulse is not None and any(r.header.pulse >= stop_at_pulse for r in got)
+        return reached or results.ended
+
+    wait_until(done, deadline_s, "results")
+    while results.ended and (result := results.next(0.2)) is not None:
+        got.append(result)
+    return got
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(240)
+def test_killing_the_ingress_leader_is_not_noticed(out: Path, tmp_path: Path) -> None:
+    with LocalCluster(FLOW, tmp_path / "state") as cluster:
+        cluster.start()
+        cluster.wait_ready()
+        processes = psutil.Process().children(recursive=True)
+        with cluster.subscribe("live") as results:
+            got = read_to(results, 90, stop_at_pulse=12)
+            leader = next(s["node"] for s in cluster.status() if s.get("ingress", {}).get("leading"))
+            cluster.nodes[leader].kill9()
+            got += read_to(results, 90)
+            check_cli(tmp_path / "state", leader)
+        check_token(cluster)
+        wait_until(lambda: all(delivered(cluster)), 30, "delivery to the files")
+    check_results(got, out)
+    wait_until(lambda: not any(process.is_running() for process in processes), 20, "the end of every process")
+
+
+def delivered(cluster: LocalCluster) -> list[bool]:
+    states = cluster.status()
+    last = max(state["ingress"]["pulse"] for state in states if "ingress" in state)
+    sinks: dict[str, int] = {}
+    for state in states:
+        for stream, sink in state.get("sinks", {}).items():
+            sinks[stream] = max(sinks.get(stream, 0), sink["delivered"])
+    return [count == last for count in sinks.values()]
+
+
+def check_results(got: list[Result], out: Path) -> None:
+    """The client, the Parquet files and the JSON lines all say the same, each unit once."""
+    keys = [(str(r.header.stream), r.header.number) for r in got]
+    assert len(keys) == len(set(keys))
+    live: dict[int, tuple[int, int]] = {}
+    for result in sorted(got, key=lambda r: r.header.number):
+        for row in result.table.to_pylist():
+            live[row["k"]] = (row["n"], row["total"])
+            assert row["cut_ms"] == result.header.cut_ms
+    assert live == expected()
+    rows = sum(result.table.num_rows for result in got)
+    parquet = [pq.read_table(path) for path in sorted((out / "parquet").glob("*.parquet"))]
+    assert sum(table.num_rows for table in parquet) == rows
+    lines = [line for path in sorted((out / "jsonl").glob("*.jsonl")) for line in path.read_text().splitlines()]
+    assert len(lines) == rows
+    final: dict[int, tuple[int, int]] = {}
+    for line in lines:
+        row = json.loads(line)
+        final[row["k"]] = max(final.get(row["k"], (0, 0)), (row["n"], row["total"]))
+    assert final == expected()
+
+
+def check_cli(directory: Path, killed: str) -> None:
+    """`status` shows the survivors and `history` tells what happened."""
+    runner = CliRunner()
+    states = json.loads(runner.invoke(cli, ["status", "--dir", str(directory), "--json"]).output)
+    assert any(state["state"] == "running" and state["node"] != killed for state in states)
+    assert "sums.0" in runner.invoke(cli, ["status", "--dir", str(directory)], env={"COLUMNS": "200"}).output
+    story = runner.invoke(cli, ["history", "--dir", str(directory)]).output
+    assert "leads the ingress" in story
+
+
+def check_token(cluster: LocalCluster) -> None:
+    """Nobody gets in without the token, and the token is for its owner only."""
+    address = next(s["address"] for s in cluster.status() if s["state"] == "running")
+    client = flight.connect(f"grpc://{address}")
+    with pytest.raises(flight.FlightUnauthenticatedError):
+        list(client.do_action(flight.Action("status", b"{}"), call_options("wrong")))
+    assert os.stat(cluster.directory / "token").st_mode & 0o077 == 0
