@@ -435,7 +435,7 @@ class Cluster:
 
     # --- the end of a schedule --------------------------------------------------------------------------
 
-    def settle(self, bound: int = 20_000) -> None:
+    def settle(self, bound: int = 3_000) -> None:
         """No more faults: whatever can happen happens, in turn, until the flow is at rest. Then check progress."""
         for _ in range(bound):
             actions = self.enabled()
@@ -463,7 +463,14 @@ class Cluster:
             self.perform(action)
 
     def done(self) -> bool:
-        return all(len(self.sink.written.get(s, ())) >= self.pulses for s in self._sink_streams())
+        delivered = all(len(self.sink.written.get(s, ())) >= self.pulses for s in self._sink_streams())
+        return delivered and all(spark.committed >= self.pulses for spark in self._counted_sparks())
+
+    def _counted_sparks(self) -> Iterator[FakeSpark]:
+        for shard in self.topology.placed_shards:
+            for replica, spark in self._live_sparks(shard):
+                if replica not in self.store.layout.lost and not spark.stopped:
+                    yield spark
 
     def check_progress(self) -> None:
         """Every pulse that was agreed has reached the sink, and the flow has come to its end."""
@@ -475,6 +482,17 @@ class Cluster:
             expected = [self.units[stream, number] for number in range(1, agreed + 1) if (stream, number) in self.units]
             assert written == expected, f"{len(written)} of {agreed} units of {stream} are in the sink"
             assert len(written) == agreed, f"{len(written)} of {agreed} units of {stream} are in the sink"
+        assert all(spark.committed == agreed for spark in self._counted_sparks()), "a replica was left behind"
+        for replica in self.store.layout.placement:
+            if replica not in self.store.layout.lost:
+                self._check_trimmed(replica)
+
+    def _check_trimmed(self, replica: ReplicaId) -> None:
+        """At rest everybody has acknowledged everything, so nothing is kept for anybody."""
+        node = self.nodes.get(self.store.layout.placement[replica])
+        for stream, outbox in () if node is None else node.protocol.outboxes.items():
+            if self.topology.host_shard(stream.producer) == replica.shard and not outbox.muted:
+                assert not outbox.headers, f"{replica} still keeps {list(outbox.headers)} of {stream}"
 
     def _sink_streams(self) -> list[StreamId]:
         return [stream for stream in self.topology.streams if self.topology.is_sink(stream.consumer)]
