@@ -30,29 +30,36 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-HASH_COLUMN = "__ub_hash"
+RESERVED = "__ub_"
+HASH_COLUMN = f"{RESERVED}hash"
 
 Hashes64 = npt.NDArray[np.uint64]
 Doubles = npt.NDArray[np.float64]
 
 
 def with_digest(df: DataFrame) -> DataFrame:
-    """The DataFrame with each row's hash as one more column, `HASH_COLUMN`.
+    """The DataFrame with each row's hash as one more column, `HASH_COLUMN`."""
+    return df.select("*", digest_column(df.schema))
+
+
+def digest_column(schema: StructType) -> Column:
+    """Each row's hash as a column named `HASH_COLUMN`.
 
     Raises
     ------
     UnbrokenError
-        If the DataFrame has a column of that name, or two columns of the same name.
+        If the schema has a column of that name, or two columns of the same name.
     """
-    names = [name.lower() for name in df.columns]
+    names = [name.lower() for name in schema.names]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise UnbrokenError(f"columns occur more than once: {', '.join(repeated)}: rename or drop them")
-    if HASH_COLUMN in names:
-        raise UnbrokenError(f"column '{HASH_COLUMN}' is reserved for Unbroken: rename it")
+    reserved = [name for name in names if name.startswith(RESERVED)]
+    if reserved:
+        raise UnbrokenError(f"column '{reserved[0]}' is reserved for Unbroken: rename it")
     from pyspark.sql import functions as F
 
-    return df.select("*", F.xxhash64(*digest_columns(df.schema)).alias(HASH_COLUMN))
+    return F.xxhash64(*digest_columns(schema)).alias(HASH_COLUMN)
 
 
 def digest_columns(schema: StructType) -> list[Column]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 NodeId = str
 
@@ -16,6 +16,10 @@ class ShardId:
     index: int
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return f"{self.part}.{self.index}"
 
     @classmethod
@@ -32,6 +36,10 @@ class ReplicaId:
     index: int
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return f"{self.shard}#{self.index}"
 
     @classmethod
@@ -48,6 +56,10 @@ class StreamId:
     consumer: ShardId
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return f"{self.producer}>{self.consumer}"
 
     @classmethod

@@ -93,9 +93,11 @@ class Layout:
         return Layout(self.version + 1, self.nodes, self.placement, self.lost | frozenset(replicas))
 
     def check(self) -> None:
-        for shard in {replica.shard for replica in self.placement}:
-            places = [node for replica, node in self.placement.items() if replica.shard == shard]
-            require(len(places) == len(set(places)), f"two replicas of {shard} share a node")
+        taken: set[tuple[ShardId, NodeId]] = set()
+        for replica, node in self.placement.items():
+            if (replica.shard, node) in taken:
+                require(False, f"two replicas of {replica.shard} share {node}")
+            taken.add((replica.shard, node))
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -121,20 +121,13 @@ class Outbox:
         return dropped
 
     def check(self) -> None:
-        require(
-            list(self.headers) == list(range(self.base + 1, self.last + 1)),
-            f"{self.stream}: outbox has a hole in {list(self.headers)}",
-        )
-        for replica in self.counted:
-            require(
-                self.acked.get(replica, 0) >= self.base,
-                f"{self.stream}: unit {self.base} dropped before {replica} acknowledged it",
-            )
-        for name, entry in self.subscribers.items():
-            require(
-                entry.sent <= max(self.last, entry.acked, entry.start),
-                f"{self.stream}: {name} sent more than there is",
-            )
+        numbers = list(self.headers)
+        dense = numbers == list(range(self.base + 1, self.last + 1))
+        require(dense, f"{self.stream}: outbox has a hole")
+        robbed = [str(replica) for replica in self.counted if self.acked.get(replica, 0) < self.base]
+        require(not robbed, f"{self.stream}: unit {self.base} dropped before {robbed} acknowledged it")
+        ahead = [n for n, e in self.subscribers.items() if e.sent > max(self.last, e.acked, e.start)]
+        require(not ahead, f"{self.stream}: {ahead} sent more than there is")
 
     def _counts(self, subscriber: str) -> bool:
         return any(str(replica) == subscriber for replica in self.counted)

@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from unbroken.digest import digest_column
 from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow import Dataflow, Segment
 from unbroken.sharding import check_key_type
@@ -26,11 +27,13 @@ class Analysis:
 
 
 def input_schema(schema: StructType, cut_time: str | None) -> StructType:
-    """What a segment sees of an input: its columns and, if asked for, the cut time."""
+    """What a segment sees of an input: its columns, all nullable, and, if asked for, the cut time."""
     from pyspark.sql.types import StructType, TimestampType
 
-    out = StructType(list(schema.fields))
-    return out.add(cut_time, TimestampType(), False) if cut_time else out
+    out = StructType()
+    for field in schema.fields:
+        out.add(field.name, field.dataType, True)
+    return out.add(cut_time, TimestampType(), True) if cut_time else out
 
 
 def analyse(flow: Dataflow, order: tuple[str, ...], session: SparkSession) -> Analysis:
@@ -67,6 +70,11 @@ def _analyse_segment(
         for finding in find_nondeterminism(frame)
     ]
     problems += _mode_problems(segment, frame, session)
+    try:
+        digest_column(frame.schema)
+    except UnbrokenError as error:
+        what, _, remedy = str(error).rpartition(": ")
+        problems.append(Problem(segment.where, what, remedy))
     return problems, frame.schema
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unbroken.digest import HASH_COLUMN, digest_of, float_columns, with_digest
+from unbroken.digest import HASH_COLUMN, digest_column, digest_of, float_columns
 from unbroken.flow import Dataflow, Segment
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.layout import Topology
@@ -77,6 +78,11 @@ class QueryRunner:
     def start(self) -> None:
         frame = self.segment.function(*(self._input(name) for name in self.segment.inputs))
         self._floats = float_columns(frame.schema)
+        self._marks = [digest_column(frame.schema)] + [
+            spark_shard_column(keys, shards).alias(f"__ub_shard_{i}")
+            for i, (_, keys, shards) in enumerate(self._consumers)
+            if shards > 1
+        ]
         writer = frame.writeStream.outputMode(self.segment.output_mode).foreachBatch(self._micro_batch)
         self._query = writer.option("checkpointLocation", str(self.checkpoint)).start()
 
@@ -90,15 +96,14 @@ class QueryRunner:
         if query is None or query.isActive:
             return None
         error = query.exception()
-        return "the query ended" if error is None else str(error).strip().splitlines()[0]
+        return "the query ended" if error is None else root_cause(str(error))
 
     def progress(self) -> dict[str, Any]:
-        """Where the last micro-batch spent its time, and the size of the state."""
+        """Where the last micro-batch spent its time."""
         last = None if self._query is None else self._query.lastProgress
         if last is None:
             return {}
-        state = [operator.numRowsTotal for operator in last.stateOperators]
-        return {"duration_ms": dict(last.durationMs), "state_rows": sum(state), "batch": last.batchId}
+        return {"duration_ms": dict(last.durationMs), "batch": last.batchId}
 
     def _input(self, name: str) -> DataFrame:
         streams = [s for s in self._topology.inputs(self.replica.shard) if s.producer.part == name]
@@ -117,11 +122,9 @@ class QueryRunner:
     def _micro_batch(self, frame: DataFrame, batch: int) -> None:
         number = batch + 1
         info = self._around.cut_info(self.replica, number)
-        marked = with_digest(frame)
-        for i, (_, keys, shards) in enumerate(self._consumers):
-            if shards > 1:
-                marked = marked.withColumn(f"__ub_shard_{i}", spark_shard_column(keys, shards))
-        table = marked.toArrow()
+        # One select and one action: Spark analyses every further step, and runs the micro-batch again for every
+        # further action.
+        table = frame.select("*", *self._marks).toArrow()
         headers: list[UnitHeader] = []
         for i, (part, _, shards) in enumerate(self._consumers):
             for shard, piece in enumerate(self._split(table, i, shards)):
@@ -146,6 +149,13 @@ class QueryRunner:
         if not os.path.exists(path):
             self._around.store.write(path, encode_unit(header, rows))
         return header
+
+
+def root_cause(trace: str) -> str:
+    """The line of a Spark error that says what happened: of nested errors the innermost, without its stack."""
+    lines = [line.strip() for line in trace.splitlines()]
+    telling = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Error|Exception): ", line)]
+    return (telling[-1].removeprefix("Caused by: ") if telling else lines[0])[:500]
 
 
 def _consumers(flow: Dataflow, topology: Topology, shard: ShardId) -> list[tuple[str, tuple[str, ...], int]]:

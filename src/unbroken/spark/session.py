@@ -28,6 +28,9 @@ def spark_settings(settings: Settings) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": STATE_STORE,
         # Commits write the changes of a micro-batch only; snapshots are made in the background.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # Counting all rows makes every write of a key read it first; resetting statistics reads them all.
+        "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+        "spark.sql.streaming.stateStore.rocksdb.resetStatsOnLoad": "false",
         # Without Hadoop's native library every call through FileContext forks `readlink` and `chmod`.
         "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
         "spark.sql.shuffle.partitions": str(settings.partitions),
@@ -41,6 +44,8 @@ def spark_settings(settings: Settings) -> dict[str, str]:
         # The default of 10 ms between polls adds to every micro-batch; the gate does the waiting.
         "spark.sql.streaming.pollingDelay": "1ms",
         "spark.sql.streaming.metricsEnabled": "false",
+        # Each stateful operator broadcasts Hadoop's configuration with every micro-batch, to nobody but itself.
+        "spark.broadcast.compress": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",

@@ -19,6 +19,7 @@ import pyarrow.flight as flight
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from unbroken.spark.types import arrow_schema
 from unbroken.transport.auth import call_options
 from unbroken.transport.store import read_header, unit_name
 
@@ -46,13 +47,14 @@ class UnbrokenSource(DataSource):
         return StructType.fromJson(json.loads(self.options["schema"]))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return UnbrokenReader(dict(self.options))
+        return UnbrokenReader(dict(self.options), arrow_schema(schema))
 
 
 class UnbrokenReader(DataSourceStreamReader):
     """One source instance of one replica's query. Offsets are cut numbers: ``{"cut": b}``."""
 
-    def __init__(self, options: dict[str, str]) -> None:
+    def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
+        self._schema = schema
         self._gate = options["gate"]
         self._token = options["token"]
         self._replica = options["replica"]
@@ -93,7 +95,9 @@ class UnbrokenReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, UnitPartition)
         for stream in partition.streams:
-            yield from self._with_cut_time(self._unit(stream, partition.number)).to_batches()
+            table = self._with_cut_time(self._unit(stream, partition.number))
+            # Spark compares more than names and types (nullability, metadata): give it its own schema back.
+            yield from table.cast(self._schema).to_batches()
 
     def stop(self) -> None:
         if self._client is not None:

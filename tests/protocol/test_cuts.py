@@ -1,0 +1,79 @@
+"""The gate: one answer per round for all source instances of a query."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unbroken.protocol.cuts import Gate, PulseCuts
+from unbroken.protocol.ids import ShardId, StreamId
+from unbroken.protocol.inbox import Inbox
+from unbroken.protocol.units import Digest, UnitHeader
+
+LEFT = StreamId(ShardId("l", 0), ShardId("j", 0))
+RIGHT = StreamId(ShardId("r", 0), ShardId("j", 0))
+
+
+def setting() -> tuple[Gate, dict[StreamId, Inbox]]:
+    inboxes = {LEFT: Inbox(LEFT), RIGHT: Inbox(RIGHT)}
+    return Gate(PulseCuts(inboxes)), inboxes
+
+
+def arrive(inboxes: dict[StreamId, Inbox], stream: StreamId, number: int) -> None:
+    inboxes[stream].arrive(UnitHeader(stream, number, number, 0, Digest(0, 0)))
+
+
+def test_a_cut_is_complete_when_every_stream_has_its_unit() -> None:
+    gate, inboxes = setting()
+    arrive(inboxes, LEFT, 1)
+    assert gate.ordering.cut(1) is None
+    arrive(inboxes, RIGHT, 1)
+    assert gate.ordering.cut(1) == {LEFT: 1, RIGHT: 1}
+
+
+def test_a_round_that_was_given_up_stays_given_up() -> None:
+    gate, inboxes = setting()
+    assert gate.ask("left", 0) is None
+    assert gate.ask("left", 0, give_up=True) == 0
+    arrive(inboxes, LEFT, 1)
+    arrive(inboxes, RIGHT, 1)
+    assert gate.ask("right", 0) == 0, "the second instance must be told the same as the first"
+    assert gate.ask("left", 0) == 1
+    assert gate.ask("right", 0) == 1
+    gate.check()
+
+
+def test_a_round_advances_by_one_however_much_is_here() -> None:
+    gate, inboxes = setting()
+    for number in (1, 2, 3):
+        arrive(inboxes, LEFT, number)
+        arrive(inboxes, RIGHT, number)
+    for start in (0, 1, 2):
+        assert [gate.ask(instance, start) for instance in ("left", "right")] == [start + 1, start + 1]
+    assert gate.ask("left", 3) is None
+
+
+def test_a_query_that_starts_again_in_the_middle_of_a_round_gets_a_whole_round() -> None:
+    gate, _ = setting()
+    assert gate.ask("left", 0, give_up=True) == 0
+    assert gate.ask("left again", 0) == 0
+    assert gate.ask("right again", 0) == 0
+
+
+@given(st.lists(st.sampled_from(["left", "right", "ask", "deadline"]), max_size=60))
+def test_instances_of_a_round_agree_whatever_arrives_between(happenings: list[str]) -> None:
+    gate, inboxes = setting()
+    start, answers = 0, list[int]()
+    for happening in happenings:
+        if happening in ("left", "right"):
+            stream = LEFT if happening == "left" else RIGHT
+            arrive(inboxes, stream, inboxes[stream].available + 1)
+            continue
+        instance = ("first", "second")[len(answers)]
+        answer = gate.ask(instance, start, give_up=happening == "deadline")
+        gate.check()
+        if answer is not None:
+            answers.append(answer)
+        if len(answers) == 2:
+            assert answers[0] == answers[1]
+            start, answers = answers[0], []

@@ -1,0 +1,116 @@
+"""Replicas that disagree: the younger one stops, is reported once, and the flow goes on."""
+
+from __future__ import annotations
+
+from protocol.cluster_model import Cluster
+from protocol.model_parts import chain
+from unbroken.protocol.divergence import REMEMBERED, DigestBook
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.units import Digest
+
+SHARD = ShardId("s0", 0)
+STREAM = StreamId(SHARD, ShardId("sink", 0))
+OLD, YOUNG, THIRD = (ReplicaId(SHARD, i) for i in range(3))
+
+
+def test_a_mismatch_stops_the_younger_replica_once() -> None:
+    book = DigestBook()
+    assert book.note(YOUNG, STREAM, 1, Digest(1, 1)) is None
+    found = book.note(OLD, STREAM, 1, Digest(1, 2))
+    assert found is not None and (found.kept, found.stopped) == (OLD, YOUNG)
+    assert found.stopped_digest == Digest(1, 1)
+    assert "s0.0#1 diverged from s0.0#0: unit 1" in str(found)
+    assert book.note(OLD, STREAM, 1, Digest(1, 2)) is None
+    assert book.note(YOUNG, STREAM, 2, Digest(1, 1)) is None
+    assert book.note(OLD, STREAM, 2, Digest(1, 2)) is None
+
+
+def test_age_goes_before_index() -> None:
+    book = DigestBook(born={OLD: 20, YOUNG: 10})
+    book.note(OLD, STREAM, 1, Digest(1, 1))
+    found = book.note(YOUNG, STREAM, 1, Digest(1, 2))
+    assert found is not None and found.stopped == OLD
+
+
+def test_a_good_third_replica_is_left_alone() -> None:
+    book = DigestBook()
+    book.note(OLD, STREAM, 1, Digest(1, 1))
+    book.note(THIRD, STREAM, 1, Digest(1, 1))
+    found = book.note(YOUNG, STREAM, 1, Digest(1, 9))
+    assert found is not None and found.stopped == YOUNG
+    assert book.stopped == {YOUNG}
+
+
+def test_the_book_is_bounded_and_can_be_told_again() -> None:
+    book = DigestBook()
+    for number in range(1, 2 * REMEMBERED):
+        book.note(OLD, STREAM, number, Digest(1, number))
+        book.note(YOUNG, STREAM, number, Digest(1, number))
+        book.check()
+    told = book.reported_by(OLD)
+    assert [number for _, number, _ in told] == list(range(REMEMBERED, 2 * REMEMBERED))
+
+
+def slow_corrupt_cluster() -> tuple[Cluster, str]:
+    """Replica 1 lags behind and goes wrong at unit 4, so that its siblings' units are taken first."""
+    cluster = Cluster(chain((1, 1)), nodes=2, pulses=9)
+    host = cluster.store.layout.placement[YOUNG]
+    cluster.nodes[host].sparks[YOUNG].corrupt_from = 4
+    return cluster, host
+
+
+def run_ahead(cluster: Cluster, until: int) -> None:
+    """Everything but the young replica runs until unit ``until`` is delivered."""
+    for _ in range(2_000):
+        actions = [action for action in cluster.enabled() if action[-1] != YOUNG]
+        for action in actions:
+            cluster.perform_if_possible(action)
+        if min((len(units) for units in cluster.sink.written.values()), default=0) >= until:
+            return
+        if not actions:
+            cluster.advance()
+    raise AssertionError(f"unit {until} is not delivered")
+
+
+def divergence_reports(cluster: Cluster) -> dict[str, int]:
+    return {n: sum("diverged" in r for r in node.reports) for n, node in cluster.nodes.items()}
+
+
+def test_a_divergent_replica_is_stopped_and_the_flow_goes_on() -> None:
+    cluster, host = slow_corrupt_cluster()
+    run_ahead(cluster, until=6)
+    cluster.settle()
+    assert YOUNG in cluster.stopped and YOUNG in cluster.store.layout.lost
+    assert divergence_reports(cluster) == {"n0": 1, "n1": 1}
+    protocol = cluster.nodes[host].protocol
+    assert [d.number for d in protocol.divergences] == [4]
+    assert all(protocol.outboxes[s].muted for s in cluster.topology.outputs(SHARD))
+
+
+def test_a_divergence_is_found_though_the_notes_were_lost() -> None:
+    """The young replica goes wrong while no link stands; what its sibling told before is told again."""
+    cluster, host = slow_corrupt_cluster()
+    run_ahead(cluster, until=6)
+    for pair in [("n0", "n1"), ("n1", "n0")]:
+        cluster.perform(("cut", *pair, False))
+    book = cluster.nodes[host].protocol.books[SHARD]
+    book.seen.clear()
+    cluster.settle()
+    assert YOUNG in cluster.stopped
+    assert divergence_reports(cluster) == {"n0": 1, "n1": 1}
+
+
+def test_a_stopped_replica_sends_nothing_to_those_who_ask_again() -> None:
+    cluster, host = slow_corrupt_cluster()
+    run_ahead(cluster, until=6)
+    while YOUNG not in cluster.stopped:
+        cluster.run_turns(1)
+    other = next(name for name in cluster.nodes if name != host)
+    cluster.perform(("cut", other, host, False))
+    while (other, host) not in cluster.exchanges or not cluster.exchanges[other, host].alive:
+        cluster.run_turns(1)
+    cluster.run_turns(1)
+    stream = cluster.topology.outputs(SHARD)[0]
+    assert cluster.nodes[host].protocol.outboxes[stream].subscribers, "it was asked"
+    assert not any(unit.stream == stream for unit in cluster.exchanges[other, host].units)
+    cluster.settle()

@@ -1,0 +1,278 @@
+"""A node's decisions, case by case; the machine in test_flow_machine.py covers the rest."""
+
+from __future__ import annotations
+
+from protocol.model_parts import chain, join
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.ingress import Append, AppendAck, InSync, ProposeInSync
+from unbroken.protocol.layout import INGRESS, Topology, chained_placement
+from unbroken.protocol.messages import (
+    Ack,
+    AnswerGate,
+    CommitEntry,
+    Deliver,
+    Delivered,
+    DigestNote,
+    DropInbox,
+    DropOutbox,
+    GateAsked,
+    InSyncChanged,
+    LayoutChanged,
+    LinkLost,
+    LinkUp,
+    PersistEntry,
+    PollSources,
+    Produced,
+    Progress,
+    PushArrived,
+    Received,
+    ReplicaStopped,
+    Report,
+    Send,
+    SendUnit,
+    SinkDelivered,
+    SourcesPolled,
+    StopReplica,
+    StoreUnit,
+    Subscribe,
+    SubscriberGone,
+    Tick,
+    UnitArrived,
+)
+from unbroken.protocol.node import NodeProtocol, ProtocolSettings
+from unbroken.protocol.units import Digest, UnitHeader
+
+SOURCE, SHARD, SINK = ShardId("source", 0), ShardId("s0", 0), ShardId("sink", 0)
+INPUT, OUTPUT = StreamId(SOURCE, SHARD), StreamId(SHARD, SINK)
+MINE, SIBLING = ReplicaId(SHARD, 0), ReplicaId(SHARD, 1)
+SETTINGS = ProtocolSettings(pulse_min_ms=100, pulse_start_ms=100, hedge_ms=50)
+
+
+def node(me: str = "b", topology: Topology | None = None, names: tuple[str, ...] = ("a", "b")) -> NodeProtocol:
+    """Of two nodes, ``b`` hosts replica 0 of the segment and replica 1 of the ingress, which ``a`` leads."""
+    topology = topology or chain((1,))
+    layout = chained_placement(topology, names)
+    members = frozenset(layout.nodes_of(INGRESS))
+    return NodeProtocol(me, topology, layout, InSync(1, "a", members, 0), SETTINGS)
+
+
+def unit(stream: StreamId, number: int, content: int = 1) -> UnitHeader:
+    return UnitHeader(stream, number, number, 0, Digest(1, content))
+
+
+def ask(start: int, ticket: int = 1, deadline_ms: float = 100) -> GateAsked:
+    return GateAsked(MINE, "source", start, ticket, deadline_ms)
+
+
+def test_a_unit_is_stored_before_the_gate_opens() -> None:
+    b = node()
+    assert b.handle(ask(0), 0) == []
+    header = unit(INPUT, 1)
+    assert b.handle(UnitArrived(header, "a"), 1) == [StoreUnit(header), AnswerGate(1, 1)]
+    assert b.handle(UnitArrived(header, "b"), 1) == []
+
+
+def test_the_question_after_a_micro_batch_is_its_commit() -> None:
+    b = node()
+    b.handle(UnitArrived(unit(INPUT, 1), "a"), 0)
+    b.handle(ask(0), 0)
+    b.handle(Produced(MINE, 1, (unit(OUTPUT, 1),)), 0)
+    steps = b.handle(ask(1, ticket=2), 0)
+    ack = Ack(INPUT, str(MINE), 1)
+    assert steps == [DropInbox(INPUT, (1,)), Send("a", ack), Send("b", ack)]
+
+
+def test_a_question_is_answered_at_its_deadline_and_no_wake_time_stays_in_the_past() -> None:
+    b = node()
+    b.handle(ask(0), 0)
+    assert b.next_wake_ms() == 100
+    assert b.handle(Tick(), 100) == [AnswerGate(1, 0)]
+    assert b.next_wake_ms() is None
+
+
+def test_link_up_repeats_everything_that_may_have_been_lost() -> None:
+    b = node()
+    for number in (1, 2):
+        b.handle(UnitArrived(unit(INPUT, number), "a"), 0)
+    b.handle(Produced(MINE, 1, (unit(OUTPUT, 1),)), 0)
+    b.handle(SinkDelivered(OUTPUT, 1), 0)
+    b.handle(ask(1), 0)
+    sent = [step.message for step in b.handle(LinkUp("a"), 0) if isinstance(step, Send)]
+    assert sent == [
+        Subscribe(INPUT, str(MINE), 2),
+        Ack(INPUT, str(MINE), 1),
+        Progress(MINE, 1),
+        Delivered(OUTPUT, 1),
+        DigestNote(MINE, OUTPUT, 1, unit(OUTPUT, 1).digest),
+    ]
+
+
+def test_a_subscription_outlives_neither_its_link_nor_a_newer_one() -> None:
+    a = node("a")
+    a.handle(Received("b", Subscribe(INPUT, str(MINE), 0)), 0)
+    ingress = ReplicaId(INGRESS, 0)
+    first, second, third = (unit(INPUT, n) for n in (1, 2, 3))
+    assert SendUnit("b", first) in a.handle(Produced(ingress, 1, (first,)), 0)
+    a.handle(SubscriberGone("b"), 0)
+    assert not any(isinstance(s, SendUnit) for s in a.handle(Produced(ingress, 2, (second,)), 0))
+    steps = a.handle(Received("b", Subscribe(INPUT, str(MINE), 0)), 0)
+    assert [s.header for s in steps if isinstance(s, SendUnit)] == [first, second], "sent again after the loss"
+    assert SendUnit("b", third) in a.handle(Produced(ingress, 3, (third,)), 0)
+    assert a.handle(Received("b", Subscribe(INPUT, str(MINE), 3)), 0) == [], "a duplicate link gets no unit twice"
+
+
+def test_an_early_acknowledgement_trims_the_unit_when_it_is_produced() -> None:
+    a = node("a")
+    a.handle(Received("b", Subscribe(INPUT, str(MINE), 0)), 0)
+    for replica in (MINE, SIBLING):
+        a.handle(Received("b", Ack(INPUT, str(replica), 1)), 0)
+    steps = a.handle(Produced(ReplicaId(INGRESS, 0), 1, (unit(INPUT, 1),)), 0)
+    assert DropOutbox(INPUT, (1,)) in steps
+    assert not any(isinstance(step, SendUnit) for step in steps)
+    assert any(isinstance(s, Send) and isinstance(s.message, DigestNote) for s in steps), "still compared"
+
+
+def test_a_layout_without_a_replica_lets_go_of_what_was_kept_for_it() -> None:
+    a = node("a", chain((1, 1)), ("a", "b", "c"))
+    stream = next(s for s in a.outboxes if s.producer == SOURCE)
+    a.handle(Produced(ReplicaId(INGRESS, 0), 1, (unit(stream, 1),)), 0)
+    keeps, loses = sorted(a.layout.counted(stream.consumer))
+    a.handle(Received("b", Ack(stream, str(keeps), 1)), 0)
+    assert list(a.outboxes[stream].headers) == [1]
+    layout = a.layout.without([loses])
+    assert DropOutbox(stream, (1,)) in a.handle(LayoutChanged(layout), 0)
+    assert a.handle(LayoutChanged(layout), 0) == []
+
+
+def test_a_sibling_that_delivered_ahead_saves_delivery_and_disk() -> None:
+    b = node()
+    assert b.handle(Received("a", Delivered(OUTPUT, 2)), 0) == []
+    for number in (1, 2):
+        steps = b.handle(Produced(MINE, number, (unit(OUTPUT, number),)), 0)
+        assert DropOutbox(OUTPUT, (number,)) in steps
+        assert not any(isinstance(step, Deliver) for step in steps)
+    assert Deliver(unit(OUTPUT, 3)) in b.handle(Produced(MINE, 3, (unit(OUTPUT, 3),)), 0)
+    b.check()
+
+
+def test_a_unit_stays_on_disk_while_the_sink_reads_it() -> None:
+    b = node()
+    b.handle(Produced(MINE, 1, (unit(OUTPUT, 1),)), 0)
+    assert b.handle(Received("a", Delivered(OUTPUT, 1)), 0) == []
+    assert DropOutbox(OUTPUT, (1,)) in b.handle(SinkDelivered(OUTPUT, 1), 0)
+
+
+def test_the_second_replica_delivers_after_the_hedge_when_nobody_reports() -> None:
+    a = node("a")
+    a.handle(LinkUp("b"), 0)
+    a.handle(Produced(SIBLING, 1, (unit(OUTPUT, 1),)), 10)
+    assert Deliver(unit(OUTPUT, 1)) not in a.handle(Tick(), 59)
+    assert Deliver(unit(OUTPUT, 1)) in a.handle(Tick(), 60)
+
+
+def test_the_second_replica_does_not_hedge_for_one_that_is_given_up() -> None:
+    a = node("a")
+    a.handle(LayoutChanged(a.layout.without_nodes(["b"])), 0)
+    assert Deliver(unit(OUTPUT, 1)) in a.handle(Produced(SIBLING, 1, (unit(OUTPUT, 1),)), 10)
+
+
+def test_a_divergent_replica_falls_silent() -> None:
+    a = node("a")
+    a.handle(Received("x", Subscribe(OUTPUT, "x", 0)), 0)
+    a.handle(Produced(SIBLING, 1, (unit(OUTPUT, 1),)), 0)
+    steps = a.handle(Received("b", DigestNote(MINE, OUTPUT, 1, Digest(1, 2))), 0)
+    assert [type(step) for step in steps[:2]] == [Report, StopReplica]
+    assert a.handle(Received("b", DigestNote(MINE, OUTPUT, 1, Digest(1, 2))), 0) == []
+    assert a.handle(Produced(SIBLING, 2, (unit(OUTPUT, 2),)), 0) == []
+    assert a.handle(Received("x", Subscribe(OUTPUT, "x", 0)), 0) == []
+    assert not any(isinstance(step, Deliver) for step in a.handle(Tick(), 1_000))
+    assert a.handle(UnitArrived(unit(INPUT, 1), "b"), 0) == []
+
+
+def test_a_failed_query_still_hands_on_what_it_had_produced() -> None:
+    b = node()
+    b.handle(Produced(MINE, 1, (unit(OUTPUT, 1),)), 0)
+    b.handle(SinkDelivered(OUTPUT, 1), 0)
+    b.handle(Produced(MINE, 2, (unit(OUTPUT, 2),)), 0)
+    b.handle(Produced(MINE, 3, (unit(OUTPUT, 3),)), 0)
+    assert [type(step) for step in b.handle(ReplicaStopped(MINE, "out of memory"), 0)] == [Report]
+    assert b.handle(ReplicaStopped(MINE, "out of memory"), 0) == [], "told once"
+    assert Deliver(unit(OUTPUT, 3)) in b.handle(SinkDelivered(OUTPUT, 2), 0)
+    assert b.handle(Produced(MINE, 4, (unit(OUTPUT, 4),)), 0) == []
+
+
+def test_pulses_are_polled_one_at_a_time_and_logged() -> None:
+    a = node("a")
+    assert a.handle(Tick(), 0) == [PollSources(1)]
+    assert a.next_wake_ms() is None and a.handle(Tick(), 500) == []
+    steps = a.handle(SourcesPolled(1, b"cut", False), 510)
+    assert isinstance(steps[0], PersistEntry)
+    steps = a.handle(Received("b", AppendAck(1, 1)), 520)
+    assert isinstance(steps[0], CommitEntry)
+
+
+def test_pulses_are_held_while_too_many_are_in_flight() -> None:
+    a = node("a")
+    now = 0.0
+    while a.in_flight() < a.pulse.in_flight_bound:
+        [poll] = a.handle(Tick(), now)
+        assert isinstance(poll, PollSources)
+        a.handle(SourcesPolled(poll.pulse, b"", False), now)
+        now += 1_000
+    assert a.handle(Tick(), now) == []
+    assert a.next_wake_ms() is None, "a held pulse waits for progress, not for time"
+    assert a.handle(Received("b", Progress(MINE, 1)), now) == [PollSources(a.pulse.in_flight_bound + 1)]
+
+
+def test_a_poll_that_comes_back_after_the_leader_has_changed_is_dropped() -> None:
+    a = node("a")
+    a.handle(Tick(), 0)
+    a.handle(InSyncChanged(InSync(2, "b", frozenset("b"), 1)), 0)
+    assert a.handle(SourcesPolled(1, b"cut", False), 10) == []
+    assert not a.polling and a.next_wake_ms() is None
+
+
+def test_a_follower_takes_over_and_cuts_at_once() -> None:
+    b = node("b")
+    assert b.handle(Received("a", Append(1, None, 0)), 0) == []
+    [proposal] = b.handle(LinkLost("a"), 0)
+    assert isinstance(proposal, ProposeInSync)
+    steps = b.handle(InSyncChanged(proposal.proposal), 0)
+    assert PollSources(1) in steps and any(isinstance(step, Report) for step in steps)
+
+
+def test_an_ingress_member_that_never_linked_is_given_up_with_the_layout() -> None:
+    a = node("a")
+    steps = a.handle(LayoutChanged(a.layout.without_nodes(["b"])), 0)
+    assert any(isinstance(step, ProposeInSync) and step.proposal.members == {"a"} for step in steps)
+
+
+def test_an_ingress_member_that_only_the_layout_gave_up_is_still_listened_to() -> None:
+    b = node("b")
+    b.handle(LayoutChanged(b.layout.without_nodes(["a"])), 0)
+    assert Send("a", Subscribe(INPUT, str(MINE), 0)) in b.handle(LinkUp("a"), 0)
+
+
+def test_an_older_in_sync_document_changes_nothing() -> None:
+    b = node("b")
+    b.handle(InSyncChanged(InSync(2, "b", frozenset("b"), 1)), 0)
+    b.handle(InSyncChanged(InSync(1, "a", frozenset("ab"), 0)), 0)
+    assert b.sync.version == 1
+
+
+def test_pushed_rows_are_logged_by_the_leader_only() -> None:
+    assert isinstance(node("a").handle(PushArrived(b"rows"), 0)[0], PersistEntry)
+    assert isinstance(node("b").handle(PushArrived(b"rows"), 0)[0], Report)
+
+
+def test_two_source_instances_are_told_the_same_across_a_deadline() -> None:
+    b = node("b", join())
+    mine = next(iter(b.replicas))
+    left, right = b.replicas[mine].inputs
+    b.handle(GateAsked(mine, "left", 0, 1, 100), 0)
+    assert b.handle(Tick(), 100) == [AnswerGate(1, 0)]
+    b.handle(UnitArrived(unit(left, 1), "a"), 101)
+    b.handle(UnitArrived(unit(right, 1), "a"), 101)
+    assert b.handle(GateAsked(mine, "right", 0, 2, 200), 102) == [AnswerGate(2, 0)]
+    assert b.handle(GateAsked(mine, "left", 0, 3, 300), 103) == [AnswerGate(3, 1)]
+    assert b.handle(GateAsked(mine, "right", 0, 4, 300), 104) == [AnswerGate(4, 1)]
