@@ -1,4 +1,4 @@
-# Everything a checkout needs. All targets work in .venv and build/ and touch nothing else.
+# Everything a checkout needs. Targets write to .venv, build/ and the tools' caches only; clean removes all of them.
 
 VENV    := .venv
 BIN     := $(VENV)/bin

@@ -8,17 +8,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from support import wait_until
 
+from support import wait_until
 from unbroken.cluster.coordination import Member
 from unbroken.cluster.node import Node, NodeDirs
+from unbroken.cluster.queries import Queries
 from unbroken.flow import Dataflow
 from unbroken.plan import build_topology
 from unbroken.protocol.ids import StreamId
 from unbroken.protocol.ingress import InSync
 from unbroken.protocol.layout import INGRESS, chained_placement
 from unbroken.spark.analysis import analyse
-from unbroken.spark.runner import QueryRunner, Surroundings
 from unbroken.transport.store import decode_unit
 
 if TYPE_CHECKING:
@@ -47,30 +47,21 @@ class TwoNodes:
         for node in self.nodes.values():
             node.members = members
             node.begin(layout, sync)
-            assert node.protocol is not None
-            for replica in node.protocol.replicas:
-                around = Surroundings(
-                    session=self._session,
-                    store=node.store,
-                    gate=node.server.address,
-                    token=node.token,
-                    checkpoints=node.dirs.checkpoints,
-                    cut_info=node.cut_info,
-                    produced=node.produced,
-                )
-                node.runners[replica] = QueryRunner(replica, self.flow, self.topology, self.analysis.schemas, around)
-                node.runners[replica].start()
             thread = threading.Thread(target=node.loop, name=f"loop-{node.name}", daemon=True)
             thread.start()
             self._threads.append(thread)
+        for node in self.nodes.values():
+            node.queries = Queries(node, self._session, self.analysis.schemas)
+            node.queries.start()
 
     def wait_for_unit(self, stream: StreamId, number: int, deadline_s: float) -> None:
         """Wait until both nodes have produced unit ``number``."""
 
         def there() -> bool:
             for node in self.nodes.values():
-                for runner in node.runners.values():
-                    assert runner.failure() is None, runner.failure()
+                assert node.protocol is not None
+                for replica in node.protocol.replicas.values():
+                    assert replica.stopped is None, replica.stopped
             return all(node.store.outbox_path(stream, number).exists() for node in self.nodes.values())
 
         wait_until(there, deadline_s, f"unit {number} of {stream}")

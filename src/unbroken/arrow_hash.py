@@ -50,10 +50,7 @@ def is_collection(kind: pa.DataType) -> bool:
     """Whether each value of a type is a sequence of values."""
     types = pa.types
     return bool(
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-        or types.is_map(kind)
+        types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind) or types.is_map(kind)
     )
 
 
@@ -130,8 +127,7 @@ def _hash_bytes(array: pa.Array) -> Hashes64:
     block_starts = np.repeat(starts, counts) + places * _BLOCK
     block_lengths = np.minimum(np.repeat(lengths, counts) - places * _BLOCK, _BLOCK)
     high, low = (
-        hash_slices(data, block_starts, block_lengths, np.full(len(places), seed, np.uint32))
-        for seed in _SEEDS
+        hash_slices(data, block_starts, block_lengths, np.full(len(places), seed, np.uint32)) for seed in _SEEDS
     )
     blocks = (high.astype(np.uint64) << np.uint64(32)) | low
     return _chain(lengths.astype(np.uint64), _sums(_chain(places.astype(np.uint64), blocks), counts))

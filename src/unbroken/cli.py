@@ -103,7 +103,7 @@ def run(file: Path, directory: Path | None, nodes: int | None, fresh: bool) -> N
     Example: unbroken run my_flow.py --fresh
     """
     from unbroken.cluster.launcher import LocalCluster
-    from unbroken.cluster.watch import follow
+    from unbroken.cluster.watch import follow, greet
     from unbroken.plan import load_flow
 
     flow = load_flow(file)
@@ -115,7 +115,7 @@ def run(file: Path, directory: Path | None, nodes: int | None, fresh: bool) -> N
             with out.status("starting") as spinner:
                 cluster.start()
                 cluster.wait_ready(progress=lambda text: spinner.update(text))
-            out.print(f"{cluster.count} nodes run {flow.name}; ZooKeeper at {cluster.zookeeper.address}")
+            greet(cluster, out)
             follow(cluster, out)
         except KeyboardInterrupt:
             out.print("stopping")
@@ -131,23 +131,23 @@ def status(flow_name: str | None, directory: Path | None, watch: bool, as_json: 
 
     Example: unbroken status   or   unbroken status my-flow --watch
     """
-    from unbroken.cluster.launcher import fetch_status
-    from unbroken.cluster.watch import status_table
+    from unbroken.cluster.status_reader import StatusReader
+    from unbroken.cluster.watch import status_view
     from unbroken.transport.auth import read_token
 
     info = _find_run(flow_name, directory)
-    token = read_token(info.token_file)
-    while True:
-        states = fetch_status(info.zookeeper, info.flow, token)
-        if as_json:
-            click.echo(json.dumps(states))
-        else:
-            if watch:
-                out.clear()
-            out.print(status_table(info.flow, states))
-        if not watch:
-            return
-        time.sleep(1)
+    with StatusReader(info.zookeeper, info.flow, read_token(info.token_file)) as reader:
+        while True:
+            states = reader.read()
+            if as_json:
+                click.echo(json.dumps(states))
+            else:
+                if watch:
+                    out.clear()
+                out.print(status_view(info.flow, states, zookeeper_away=reader.directory.away))
+            if not watch:
+                return
+            time.sleep(1)
 
 
 @cli.command()
@@ -156,7 +156,7 @@ def status(flow_name: str | None, directory: Path | None, watch: bool, as_json: 
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def history(flow_name: str | None, directory: Path | None, as_json: bool) -> None:
     """Tell what happened to a running flow, in sentences."""
-    from unbroken.cluster.coordination import connect, read_history
+    from unbroken.cluster.documents import connect, read_history
 
     info = _find_run(flow_name, directory)
     client = connect(info.zookeeper, 10)
@@ -175,7 +175,12 @@ def history(flow_name: str | None, directory: Path | None, as_json: bool) -> Non
 @click.option("--name", help="Name of the node; its host name and process number by default.")
 @click.option("--flow", "file", required=True, type=click.Path(path_type=Path), help="The flow's file.")
 @click.option("--zookeeper", required=True, help="HOST:PORT of the ZooKeeper the flow uses.")
-@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Where the node keeps its state.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="Where the node keeps its state; .unbroken/FLOW/NAME by default.",
+)
 @click.option("--token-file", type=click.Path(path_type=Path), help="The flow's token (or UNBROKEN_TOKEN).")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind and to be reached at.")
 @click.option("--port", default=0, show_default=True, help="Port for the other nodes; 0 picks a free one.")
@@ -209,20 +214,25 @@ def node(
     token = os.environ.get("UNBROKEN_TOKEN") or (read_token(token_file) if token_file else "")
     if not token:
         raise UnbrokenError("the flow's token is needed: give --token-file, or set UNBROKEN_TOKEN")
-    chosen = name or f"{socket.gethostname()}-{os.getpid()}"
-    run_node(
-        NodeOptions(
-            name=chosen,
-            flow_file=file,
-            zookeeper=zookeeper,
-            directory=(directory or Path(".unbroken") / chosen).resolve(),
-            token=token,
-            host=host,
-            port=port,
-            nodes=nodes,
-            spark_master=spark_master,
-        )
+    options = NodeOptions(
+        name=name or f"{socket.gethostname()}-{os.getpid()}",
+        flow_file=file,
+        zookeeper=zookeeper,
+        directory=directory,
+        token=token,
+        host=host,
+        port=port,
+        nodes=nodes,
+        spark_master=spark_master,
     )
+    try:
+        run_node(options)
+    except UnbrokenError:
+        raise
+    except Exception as error:
+        what = (str(error).splitlines() or [""])[0]
+        logging.getLogger("unbroken").critical("%s ends: %s: %s", options.name, type(error).__name__, what)
+        raise
 
 
 @cli.command()

@@ -1,23 +1,32 @@
-"""Reading a dataflow's results over Arrow Flight: from every replica, the first copy of each unit, once."""
+"""Reading a dataflow's results over Arrow Flight: from every replica, the first copy of each unit, once.
+
+from unbroken.client import subscribe
+
+for result in subscribe("127.0.0.1:2181", "orders", "live", ".unbroken/orders/token"):
+    print(result.table)
+"""
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 import pyarrow as pa
 
-from unbroken.cluster.coordination import connect, read_layout, read_members
+from unbroken.cluster.directory import Directory
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import NodeId, ShardId, StreamId
 from unbroken.protocol.inbox import Arrival, Inbox
 from unbroken.protocol.messages import Ack, Subscribe
 from unbroken.protocol.units import UnitHeader
+from unbroken.transport.auth import read_token
 from unbroken.transport.link import Link, LinkHandlers
 from unbroken.transport.store import decode_unit
 
@@ -25,6 +34,16 @@ HEARTBEAT_S = 0.2
 LINK_TIMEOUT_S = 2.0
 BUFFERED_UNITS = 1_024
 """Units waiting for the reader of a subscription; links wait when it is full."""
+
+OPEN_DEADLINE_S = 60.0
+LOOK_S = 0.2
+"""A waiting reader looks after its links this often."""
+
+REFRESH_S = 2.0
+"""Nodes that joined or moved are looked for this often; the nodes known already go on being heard."""
+
+GAP_S = 2.0
+"""How long a unit that every linked node has passed over is still hoped for: another node may be about to link."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +55,37 @@ class Result:
     arrived_ms: float
 
 
+def subscribe(
+    zookeeper: str, flow: str, sink: str, token_file: str | os.PathLike[str], *, after: int = 0
+) -> Subscription:
+    """Results of a ``Client()`` or ``Console()`` sink of a running flow, to iterate over or to use in ``with``.
+
+    ``zookeeper`` is the HOST:PORT that `unbroken run` prints, ``token_file`` the ``token`` in the flow's directory.
+    See :class:`Subscription` for ``after``.
+    """
+    return Subscription.of(zookeeper, flow, sink, read_token(Path(token_file)), after=after)
+
+
+def push_addresses(zookeeper: str, flow: str) -> list[str]:
+    """Where the nodes of a running flow take pushed rows, for :class:`unbroken.push_client.PushClient`."""
+    directory = Directory(zookeeper, flow)
+    try:
+        directory.refresh()
+        return [member.push for member in directory.members.values() if member.push]
+    finally:
+        directory.close()
+
+
 class Subscription:
-    """Results of a ``Client()`` or ``Console()`` sink, in unit order per shard, each unit once.
+    """Results of a sink that clients read, in unit order per shard, each unit once.
 
     All replicas of the last segment are asked and whichever answers first wins, so a node that dies while
     this runs is not noticed here. Iterating ends after the final unit of every shard of a bounded flow.
+
+    ``after`` is the number of the unit to begin behind, in every shard. With 0 the subscription begins with the
+    oldest unit that the nodes still keep. With another number it is all or nothing: ``next`` raises
+    UnbrokenError when a unit behind that number is not kept any more. The same happens to a reader that is so
+    slow that units are dropped before it has read them: units are never left out silently.
     """
 
     def __init__(self, zookeeper: str, flow: str, sink: str, token: str, *, after: int = 0) -> None:
@@ -50,42 +95,61 @@ class Subscription:
         self._token = token
         self._name = f"client-{uuid.uuid4().hex[:12]}"
         self._after = after
+        self._directory: Directory | None = None
         self._inboxes: dict[StreamId, Inbox] = {}
-        self._hosts: dict[StreamId, set[NodeId]] = {}
+        self._begun: set[StreamId] = set()
         self._links: dict[NodeId, Link] = {}
+        self._linked: set[NodeId] = set()
+        self._passed: dict[tuple[StreamId, NodeId], int] = {}
+        self._gaps: dict[tuple[StreamId, int], float] = {}
         self._results: queue.Queue[Result | None] = queue.Queue(BUFFERED_UNITS)
         self._held: dict[tuple[StreamId, int], Result] = {}
         self._final: set[StreamId] = set()
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = threading.Event()
+        self._refreshed = 0.0
 
-    def open(self, part: str, shards: int, deadline_s: float = 60) -> None:
-        """Link to the nodes that host segment ``part``, whose ``shards`` feed the sink."""
-        client = connect(self._zookeeper, 10)
+    @classmethod
+    def of(cls, zookeeper: str, flow: str, sink: str, token: str, *, after: int = 0) -> Subscription:
+        """An open subscription; what has to be known about the sink is read from ZooKeeper."""
+        subscription = cls(zookeeper, flow, sink, token, after=after)
         try:
-            self._find(client, part, shards, time.monotonic() + deadline_s)
-        finally:
-            client.stop()
-            client.close()
-        for link in self._links.values():
-            link.start()
+            subscription._open(None, OPEN_DEADLINE_S)
+        except BaseException:
+            subscription.close()
+            raise
+        return subscription
+
+    def open(self, part: str, shards: int, deadline_s: float = OPEN_DEADLINE_S) -> None:
+        """Link to the nodes that host segment ``part``, whose ``shards`` feed the sink."""
+        self._open((part, shards), deadline_s)
 
     def __iter__(self) -> Iterator[Result]:
         while (result := self.next(None)) is not None:
             yield result
+        self.close()
 
     def next(self, timeout_s: float | None) -> Result | None:
         """The next result; None after the end, or when none came in time."""
-        try:
-            return self._results.get(timeout=timeout_s)
-        except queue.Empty:
-            for link in self._links.values():
-                link.check_alive()
-            return None
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._closed.is_set():
+            now = time.monotonic()
+            if now - self._refreshed > REFRESH_S:
+                self._refresh()
+            wait = LOOK_S if deadline is None else min(LOOK_S, max(0.0, deadline - now))
+            try:
+                return self._results.get(timeout=wait)
+            except queue.Empty:
+                self._look_after_links()
+            if self.ended and self._results.empty():
+                return None
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
+        return None
 
     @property
     def ended(self) -> bool:
-        """Whether the final unit of every shard has arrived."""
+        """Whether the final unit of every shard has arrived; ``next`` may still have some of them to give."""
         return bool(self._inboxes) and self._final == set(self._inboxes)
 
     @property
@@ -94,9 +158,13 @@ class Subscription:
         return sum(inbox.duplicates for inbox in self._inboxes.values())
 
     def close(self) -> None:
-        self._closed = True
-        for link in self._links.values():
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        for link in list(self._links.values()):
             link.close()
+        if self._directory is not None:
+            self._directory.close()
 
     def __enter__(self) -> Subscription:
         return self
@@ -106,53 +174,157 @@ class Subscription:
     ) -> None:
         self.close()
 
-    def _find(self, client: object, part: str, shards: int, deadline: float) -> None:
-        streams = [StreamId(ShardId(part, i), ShardId(self._sink, 0)) for i in range(shards)]
-        self._inboxes = {s: Inbox(s, consumed=self._after, available=self._after) for s in streams}
-        while True:
-            layout, members = read_layout(client, self._flow), read_members(client, self._flow)
-            if layout is not None and set(layout.nodes) <= set(members) | {layout.placement[r] for r in layout.lost}:
-                break
+    # --- where the results come from ------------------------------------------------------------------
+
+    def _open(self, source: tuple[str, int] | None, deadline_s: float) -> None:
+        deadline = time.monotonic() + deadline_s
+        self._directory = Directory(self._zookeeper, self._flow)
+        while not (self._directory.refresh() and self._directory.layout is not None):
             if time.monotonic() > deadline:
                 raise UnbrokenError(f"flow {self._flow} has no layout yet; are all its nodes started?")
             time.sleep(0.1)
-        for stream in streams:
-            self._hosts[stream] = set(layout.nodes_of(stream.producer))
-        handlers = LinkHandlers(up=self._up, lost=lambda _: None, unit=self._unit)
-        for node in sorted(set().union(*self._hosts.values())):
-            self._links[node] = Link(
-                self._name,
-                node,
-                members[node].address,
-                self._token,
-                handlers,
-                heartbeat_s=HEARTBEAT_S,
-                timeout_s=LINK_TIMEOUT_S,
+        part, shards = source or self._source()
+        streams = [StreamId(ShardId(part, i), ShardId(self._sink, 0)) for i in range(shards)]
+        self._inboxes = {s: Inbox(s, consumed=self._after, available=self._after) for s in streams}
+        self._link()
+
+    def _source(self) -> tuple[str, int]:
+        """The segment behind the sink and its number of shards."""
+        assert self._directory is not None
+        sinks = self._directory.sinks()
+        readable = ", ".join(sorted(name for name, sink in sinks.items() if sink.client)) or "none"
+        found = sinks.get(self._sink)
+        if found is None:
+            raise UnbrokenError(f"flow {self._flow} has no sink {self._sink!r}; sinks that can be read: {readable}")
+        if not found.client:
+            raise UnbrokenError(
+                f"sink {self._sink} of flow {self._flow} is written by the nodes, who keep nothing for subscribers. "
+                f"Sinks that can be read: {readable}; add a Client() sink to the flow to have one."
             )
+        return found.part, found.shards
+
+    def _hosts(self, stream: StreamId) -> set[NodeId]:
+        """Nodes that may have the stream. One that the layout has given up may still be well: it is heard, too."""
+        layout = None if self._directory is None else self._directory.layout
+        if layout is None:
+            return set()
+        return {node for replica, node in layout.placement.items() if replica.shard == stream.producer}
+
+    def _refresh(self) -> None:
+        self._refreshed = time.monotonic()
+        if self._directory is not None and self._directory.refresh():
+            self._link()
+
+    def _link(self) -> None:
+        """Link to every host that is a member, at the address it has."""
+        assert self._directory is not None
+        self._refreshed = time.monotonic()
+        handlers = LinkHandlers(up=self._up, lost=self._lost, unit=self._unit)
+        members = self._directory.members
+        for node in sorted({node for stream in self._inboxes for node in self._hosts(stream)} & set(members)):
+            known = self._links.get(node)
+            address = members[node].address
+            if known is not None and known.address == address:
+                continue
+            if known is not None:
+                known.close()
+            link = Link(
+                self._name, node, address, self._token, handlers, heartbeat_s=HEARTBEAT_S, timeout_s=LINK_TIMEOUT_S
+            )
+            self._links[node] = link
+            link.start()
+
+    def _look_after_links(self) -> None:
+        """Called while no result waits: then a silent link means a silent node, and a hole is not the reader's."""
+        for link in list(self._links.values()):
+            link.check_alive()
+        now = time.monotonic()
+        if not self._lock.acquire(timeout=LOOK_S):
+            return  # a link hands results over just now
+        try:
+            self._gaps = {gap: self._gaps.get(gap, now) for gap in self._find_gaps()}
+        finally:
+            self._lock.release()
+        for (stream, wanted), since in self._gaps.items():
+            if now - since > GAP_S:
+                raise self._gap_error(stream, wanted)
+
+    def _find_gaps(self) -> list[tuple[StreamId, int]]:
+        """Streams whose next unit has been passed over by every linked node.
+
+        A node sends the units of a stream in order: once it has sent a later one, it has dropped what is missing.
+        """
+        out: list[tuple[StreamId, int]] = []
+        for stream, inbox in self._inboxes.items():
+            wanted = inbox.available + 1
+            heard = [self._passed.get((stream, node), 0) for node in self._hosts(stream) & self._linked]
+            if heard and min(heard) > wanted and stream not in self._final:
+                out.append((stream, wanted))
+        return out
+
+    def _gap_error(self, stream: StreamId, wanted: int) -> UnbrokenError:
+        kept = min(number for (of, _), number in self._passed.items() if of == stream and number > wanted)
+        why = (
+            "begin with the oldest unit that is kept (after=0)"
+            if wanted == self._after + 1
+            else "read faster, or let the flow keep more with its setting client_retain"
+        )
+        return UnbrokenError(
+            f"unit {wanted} of {stream} is not kept any more, no node has it and they are at unit {kept}; {why}"
+        )
+
+    # --- called from the links' threads ---------------------------------------------------------------
 
     def _up(self, node: NodeId) -> None:
-        for stream, hosts in self._hosts.items():
-            if node in hosts:
-                self._links[node].send(Subscribe(stream, self._name, self._inboxes[stream].available))
+        with self._lock:
+            self._linked.add(node)
+            wanted = {s: inbox.available for s, inbox in self._inboxes.items() if node in self._hosts(s)}
+            for stream in wanted:
+                self._passed.pop((stream, node), None)
+        for stream, available in wanted.items():
+            self._links[node].send(Subscribe(stream, self._name, available))
+
+    def _lost(self, node: NodeId) -> None:
+        with self._lock:
+            self._linked.discard(node)
 
     def _unit(self, node: NodeId, header: UnitHeader, data: pa.Buffer) -> None:
         arrived_ms = time.time() * 1000
+        stream = header.stream
         with self._lock:
-            inbox = self._inboxes[header.stream]
+            self._passed[stream, node] = header.number
+            if stream not in self._begun:
+                self._begun.add(stream)
+                if self._after == 0 and header.number > 1:
+                    # Older units are dropped: this is the oldest one there is.
+                    self._inboxes[stream] = Inbox(stream, header.number - 1, header.number - 1)
+            inbox = self._inboxes[stream]
             if inbox.arrive(header) is Arrival.ACCEPTED:
-                self._held[header.stream, header.number] = Result(header, decode_unit(data)[1], arrived_ms)
-                self._pass_on(inbox)
+                self._held[stream, header.number] = Result(header, decode_unit(data)[1], arrived_ms)
+            ready = self._take(inbox)
             through = inbox.consumed
-            hosts = self._hosts[header.stream]
-        for host in hosts:
-            self._links[host].send(Ack(header.stream, self._name, through))
+            # Handed over under the lock, or another link could overtake with the units behind these.
+            for result in ready:
+                self._offer(result)
+            if ready and self.ended:
+                self._offer(None)
+        for host in self._hosts(stream):
+            if (link := self._links.get(host)) is not None:
+                link.send(Ack(stream, self._name, through))
 
-    def _pass_on(self, inbox: Inbox) -> None:
-        for number in range(inbox.consumed + 1, inbox.available + 1):
-            result = self._held.pop((inbox.stream, number))
-            self._results.put(result)
-            if result.header.final:
-                self._final.add(inbox.stream)
+    def _take(self, inbox: Inbox) -> list[Result]:
+        """The results that are next in order."""
+        numbers = range(inbox.consumed + 1, inbox.available + 1)
+        ready = [self._held.pop((inbox.stream, number)) for number in numbers]
         inbox.consume(inbox.available)
-        if self.ended:
-            self._results.put(None)
+        self._final |= {result.header.stream for result in ready if result.header.final}
+        return ready
+
+    def _offer(self, result: Result | None) -> None:
+        """Wait for room in front of the reader; given up when the subscription is closed."""
+        while not self._closed.is_set():
+            try:
+                self._results.put(result, timeout=LOOK_S)
+                return
+            except queue.Full:
+                continue

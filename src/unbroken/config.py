@@ -62,7 +62,10 @@ class Settings(BaseModel):
         description="Silence after which a link counts as lost; a killed peer is noticed at once.",
     )
     session_timeout: Duration = Field(
-        default=4_000, ge=1_000, le=120_000, description="ZooKeeper session time-out of a node."
+        default=4_000,
+        ge=1_000,
+        le=120_000,
+        description="ZooKeeper session time-out of a node; an ensemble of your own may grant less.",
     )
     gate_wait: Duration = Field(
         default=500, ge=10, le=10_000, description="Longest wait of Spark's source for the next cut."
@@ -70,9 +73,7 @@ class Settings(BaseModel):
     client_retain: int = Field(
         default=2_000, ge=1, le=1_000_000, description="Units kept for clients that subscribe late."
     )
-    node_memory: str = Field(
-        default="1g", pattern=r"^[1-9][0-9]*[mg]$", description="Heap of a node's Spark driver."
-    )
+    node_memory: str = Field(default="1g", pattern=r"^[1-9][0-9]*[mg]$", description="Heap of a node's Spark driver.")
     node_cores: int = Field(default=2, ge=1, le=256, description="Task slots of a local node's Spark.")
     partitions: int = Field(
         default=1,

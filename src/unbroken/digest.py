@@ -86,9 +86,7 @@ def digest_of(table: pa.Table, float_columns: Sequence[str] | None = None) -> Di
     ``float_columns`` are those of the schema (see `float_columns`); if not given, the Arrow types tell.
     """
     if table.schema.get_field_index(HASH_COLUMN) < 0:
-        raise UnbrokenError(
-            f"the table has no column '{HASH_COLUMN}': add it in Spark with with_digest first"
-        )
+        raise UnbrokenError(f"the table has no column '{HASH_COLUMN}': add it in Spark with with_digest first")
     hashes = _uint64(table.column(HASH_COLUMN))
     if float_columns is None:
         float_columns = [field.name for field in table.schema if _arrow_holds_floats(field.type)]

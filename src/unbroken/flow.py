@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -159,18 +160,20 @@ class Dataflow:
             raise FlowError([Problem(where, f"the name {name!r} is taken", "give every part its own name")])
 
 
-def _keys(
-    shard_by: Sequence[str] | Mapping[str, Sequence[str]], inputs: tuple[str, ...]
-) -> dict[str, tuple[str, ...]]:
+def _keys(shard_by: Sequence[str] | Mapping[str, Sequence[str]], inputs: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     if isinstance(shard_by, Mapping):
-        return {name: tuple(columns) for name, columns in shard_by.items()}
-    columns = (shard_by,) if isinstance(shard_by, str) else tuple(shard_by)
+        return {name: _columns(columns) for name, columns in shard_by.items()}
+    columns = _columns(shard_by)
     return dict.fromkeys(inputs, columns) if columns else {}
 
 
+def _columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """One column may be given without a list around it: a string is a sequence, too, but of letters."""
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
 def _checked_name(name: str, where: str) -> str:
-    legal = bool(name) and name[0].isalpha() and all(c.isalnum() or c in "-_" for c in name) and name.isascii()
-    if not legal:
+    if not isinstance(name, str) or re.fullmatch("[A-Za-z][A-Za-z0-9_-]*", name) is None:
         raise FlowError([Problem(where, f"{name!r} cannot be a name", NAME_HELP)])
     return name
 

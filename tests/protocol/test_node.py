@@ -39,7 +39,7 @@ from unbroken.protocol.messages import (
     Tick,
     UnitArrived,
 )
-from unbroken.protocol.node import NodeProtocol, ProtocolSettings
+from unbroken.protocol.node import SINK_BACKLOG, NodeProtocol, ProtocolSettings
 from unbroken.protocol.units import Digest, UnitHeader
 
 SOURCE, SHARD, SINK = ShardId("source", 0), ShardId("s0", 0), ShardId("sink", 0)
@@ -214,14 +214,14 @@ def test_pulses_are_polled_one_at_a_time_and_logged() -> None:
 def test_pulses_are_held_while_too_many_are_in_flight() -> None:
     a = node("a")
     now = 0.0
-    while a.in_flight() < a.pulse.in_flight_bound:
+    while a.in_flight() < a.sources.pulse.in_flight_bound:
         [poll] = a.handle(Tick(), now)
         assert isinstance(poll, PollSources)
         a.handle(SourcesPolled(poll.pulse, b"", False), now)
         now += 1_000
     assert a.handle(Tick(), now) == []
     assert a.next_wake_ms() is None, "a held pulse waits for progress, not for time"
-    assert a.handle(Received("b", Progress(MINE, 1)), now) == [PollSources(a.pulse.in_flight_bound + 1)]
+    assert a.handle(Received("b", Progress(MINE, 1)), now) == [PollSources(a.sources.pulse.in_flight_bound + 1)]
 
 
 def test_a_poll_that_comes_back_after_the_leader_has_changed_is_dropped() -> None:
@@ -229,16 +229,35 @@ def test_a_poll_that_comes_back_after_the_leader_has_changed_is_dropped() -> Non
     a.handle(Tick(), 0)
     a.handle(InSyncChanged(InSync(2, "b", frozenset("b"), 1)), 0)
     assert a.handle(SourcesPolled(1, b"cut", False), 10) == []
-    assert not a.polling and a.next_wake_ms() is None
+    assert not a.sources.polling and a.next_wake_ms() is None
 
 
 def test_a_follower_takes_over_and_cuts_at_once() -> None:
     b = node("b")
     assert b.handle(Received("a", Append(1, None, 0)), 0) == []
-    [proposal] = b.handle(LinkLost("a"), 0)
+    grace = ProtocolSettings().grace_ms
+    assert b.handle(LinkLost("a"), 0) == []
+    assert b.next_wake_ms() == grace
+    [proposal] = b.handle(Tick(), grace)
     assert isinstance(proposal, ProposeInSync)
-    steps = b.handle(InSyncChanged(proposal.proposal), 0)
+    steps = b.handle(InSyncChanged(proposal.proposal), grace)
     assert PollSources(1) in steps and any(isinstance(step, Report) for step in steps)
+
+
+def test_a_link_that_comes_back_in_time_costs_no_member() -> None:
+    b = node("b")
+    b.handle(LinkLost("a"), 0)
+    b.handle(LinkUp("a"), 50)
+    assert b.handle(Tick(), 10_000) == []
+
+
+def test_a_sink_that_takes_nothing_holds_the_pulse() -> None:
+    b = node("b")
+    for number in range(1, SINK_BACKLOG + 3):
+        b.handle(Produced(MINE, number, (unit(OUTPUT, number),)), 0)
+    assert b.progress[MINE] == SINK_BACKLOG
+    b.handle(SinkDelivered(OUTPUT, 1), 0)
+    assert b.progress[MINE] == SINK_BACKLOG + 1
 
 
 def test_an_ingress_member_that_never_linked_is_given_up_with_the_layout() -> None:

@@ -19,9 +19,7 @@ Segment = Callable[[DataFrame], DataFrame]
 
 
 def stream(spark: SparkSession) -> DataFrame:
-    return (
-        spark.readStream.format("rate").load().selectExpr("timestamp AS at", "value AS v", "value % 3 AS k")
-    )
+    return spark.readStream.format("rate").load().selectExpr("timestamp AS at", "value AS v", "value % 3 AS k")
 
 
 def with_state(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
@@ -68,9 +66,7 @@ def stateful(timeout: str) -> Segment:
 
 
 def transforming(mode: str) -> Segment:
-    return lambda df: (
-        watermarked(df).groupBy("k").transformWithStateInPandas(Counter(), "k long", "append", mode)
-    )
+    return lambda df: watermarked(df).groupBy("k").transformWithStateInPandas(Counter(), "k long", "append", mode)
 
 
 def python_function(deterministic: bool) -> Segment:
@@ -187,9 +183,7 @@ ACCEPTED: dict[str, Segment] = {
     "size of a set": aggregate("size(collect_set(v))"),
     "ordered listagg": aggregate("listagg(string(v), ',') WITHIN GROUP (ORDER BY string(v))"),
     "unix_timestamp of a column": sql("unix_timestamp(at)"),
-    "aes_encrypt with a vector": sql(
-        "aes_encrypt('text', 'abcdefghijklmnop', 'CBC', 'DEFAULT', '0000000000000000')"
-    ),
+    "aes_encrypt with a vector": sql("aes_encrypt('text', 'abcdefghijklmnop', 'CBC', 'DEFAULT', '0000000000000000')"),
     "aes_encrypt without vectors": sql("aes_encrypt('text', 'abcdefghijklmnop', 'ECB')"),
     "dropDuplicates": lambda df: df.dropDuplicates(["v"]),
     "dropDuplicatesWithinWatermark": lambda df: watermarked(df).dropDuplicatesWithinWatermark(["v"]),

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
-from two_nodes import TwoNodes
 
+from two_nodes import TwoNodes
 from unbroken import Client, Dataflow, Generator
 from unbroken.connectors.randomness import integers
 from unbroken.protocol.ids import ShardId, StreamId
@@ -65,13 +65,20 @@ def windowed(rows: DataFrame) -> DataFrame:
 
 def joined(left: DataFrame, right: DataFrame) -> DataFrame:
     a = left.withWatermark("ts", "1 second").select("k", F.col("v").alias("lv"), F.col("ts").alias("lts"))
-    b = right.withWatermark("ts", "1 second").select(F.col("k").alias("rk"), F.col("v").alias("rv"), F.col("ts").alias("rts"))
+    b = right.withWatermark("ts", "1 second").select(
+        F.col("k").alias("rk"), F.col("v").alias("rv"), F.col("ts").alias("rts")
+    )
     near = F.expr("k = rk AND lv = rv AND rts BETWEEN lts - INTERVAL 2 SECONDS AND lts + INTERVAL 2 SECONDS")
     return a.join(b, near).select("k", "lv", "lts", "rts")
 
 
 def united(left: DataFrame, right: DataFrame) -> DataFrame:
-    return left.select("k", "v").union(right.select("k", "v")).groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+    return (
+        left.select("k", "v")
+        .union(right.select("k", "v"))
+        .groupBy("k")
+        .agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+    )
 
 
 def distinct(rows: DataFrame) -> DataFrame:
@@ -99,6 +106,10 @@ class Case:
     inputs: int
     mode: str
 
+    @property
+    def sources(self) -> list[str]:
+        return ["left", "right"][: self.inputs]
+
 
 CASES = [
     Case("projection", project, 1, "append"),
@@ -119,35 +130,55 @@ def canonical(table: pa.Table) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.timeout(240)
-def test_replicas_and_plain_spark_agree(case: Case, spark: SparkSession, tmp_path: Path) -> None:
-    flow = Dataflow(f"case-{case.name}", nodes=2, pulse_min="20ms", pulse_start="20ms", in_flight_slack=3)
-    names = ["left", "right"][: case.inputs]
-    for name in names:
+def build_flow() -> Dataflow:
+    """All cases as segments of one flow, so that a hundred micro-batches of each take a hundred pulses in all."""
+    flow = Dataflow("cases", nodes=2, pulse_min="20ms", pulse_start="20ms", in_flight_slack=3)
+    for name in ("left", "right"):
         source = Generator(make_rows(name), schema=SCHEMA, rate=None, batch_rows=ROWS, limit=ROWS * BATCHES)
         flow.source(name, source)
-    flow.segment(*names, name="segment", output_mode=case.mode)(case.function)
-    flow.sink("live", "segment", Client())
-    stream = StreamId(ShardId("segment", 0), ShardId("live", 0))
-    with TwoNodes(flow, spark, tmp_path / "nodes") as cluster:
-        cluster.wait_for_unit(stream, BATCHES, 200)
-        units = [{node: canonical(cluster.unit(node, stream, n)) for node in "ab"} for n in range(1, BATCHES + 1)]
+    for case in CASES:
+        flow.segment(*case.sources, name=case.name, output_mode=case.mode)(case.function)
+        flow.sink(f"{case.name}-out", case.name, Client())
+    return flow
+
+
+Units = dict[str, list[dict[str, list[tuple[Any, ...]]]]]
+
+
+@pytest.fixture(scope="module")
+def units(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Units:
+    """Every unit of every case on both nodes: case name -> unit -> node -> rows."""
+    out: Units = {}
+    with TwoNodes(build_flow(), spark, tmp_path_factory.mktemp("nodes")) as cluster:
+        for case in CASES:
+            stream = StreamId(ShardId(case.name, 0), ShardId(f"{case.name}-out", 0))
+            cluster.wait_for_unit(stream, BATCHES, 280)
+            out[case.name] = [
+                {node: canonical(cluster.unit(node, stream, number)) for node in "ab"}
+                for number in range(1, BATCHES + 1)
+            ]
         for node in cluster.nodes.values():
             assert node.protocol is not None
             assert node.protocol.divergences == []
             node.protocol.check()
-    plain = run_plain(case, names, spark, tmp_path)
-    assert sum(len(unit["a"]) for unit in units) > BATCHES
-    for number, unit in enumerate(units, start=1):
+    return out
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.timeout(300)
+def test_replicas_and_plain_spark_agree(case: Case, spark: SparkSession, units: Units, tmp_path: Path) -> None:
+    plain = run_plain(case, spark, tmp_path)
+    assert len(plain) == BATCHES
+    assert sum(len(unit["a"]) for unit in units[case.name]) > BATCHES
+    for number, unit in enumerate(units[case.name], start=1):
         assert unit["a"] == unit["b"], f"replicas differ in unit {number}"
         assert unit["a"] == plain[number], f"unit {number} differs from plain Spark"
 
 
-def run_plain(case: Case, names: list[str], spark: SparkSession, tmp_path: Path) -> dict[int, list[tuple[Any, ...]]]:
+def run_plain(case: Case, spark: SparkSession, tmp_path: Path) -> dict[int, list[tuple[Any, ...]]]:
     """The same segment function as one ordinary query over files, one file of each input per micro-batch."""
     frames = []
-    for name in names:
+    for name in case.sources:
         directory = tmp_path / "plain" / name
         directory.mkdir(parents=True)
         for number in range(BATCHES):

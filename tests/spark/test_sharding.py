@@ -86,9 +86,7 @@ def test_arrow_shards_equal_spark_shards(spark: SparkSession, case: str) -> None
 
 def test_several_keys_slices_chunks_and_nulls_equal_spark(spark: SparkSession) -> None:
     rng = np.random.default_rng(8)
-    columns = {
-        name: pa.array(with_nulls(make(rng), rng)[: ROWS - 10], kind) for name, (kind, make) in CASES.items()
-    }
+    columns = {name: pa.array(with_nulls(make(rng), rng)[: ROWS - 10], kind) for name, (kind, make) in CASES.items()}
     whole = pa.table(columns)
     chunked = pa.concat_tables([whole.slice(3, 100), whole.slice(50, 0), whole.slice(200, 77)])
     keys = list(CASES)

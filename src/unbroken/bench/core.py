@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,11 +16,17 @@ import numpy as np
 
 from unbroken.cluster.java import java_environment
 from unbroken.cluster.launcher import LocalCluster
+from unbroken.cluster.processes import spawn, tail
 from unbroken.errors import UnbrokenError
 
 Say = Callable[[str], None]
 
 RATE = 5_000
+START_S = 60
+"""Time that Spark may take to start and stop around a measurement."""
+
+
+NOTHING = "no result came within the deadline; the machine may be too busy to start Spark in time: try again alone"
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ def run_core(settings: CoreSettings, say: Say) -> dict[str, Any]:
 
 
 def _latency(samples: list[Sample], warm_up_s: float) -> dict[str, float]:
+    if not samples:
+        raise UnbrokenError(NOTHING)
     begin = samples[0].at_s + warm_up_s
     values = [sample.latency_ms for sample in samples if sample.at_s >= begin]
     if not values:
@@ -87,6 +94,8 @@ def _latency(samples: list[Sample], warm_up_s: float) -> dict[str, float]:
 
 def _throughput(samples: list[Sample]) -> float:
     """Rows per second over the second half of the rows, when the JVM is warm."""
+    if not samples:
+        raise UnbrokenError(NOTHING)
     half = [sample for sample in samples if sample.rows >= samples[-1].rows / 2]
     if len(half) < 2:
         raise UnbrokenError("too few units at saturation; measure more rows (--rows)")
@@ -95,14 +104,19 @@ def _throughput(samples: list[Sample]) -> float:
 
 def _plain(rate: int, rows: int, settings: CoreSettings) -> list[Sample]:
     environment = {**os.environ, **java_environment(), "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, "-m", "unbroken.bench.plain", str(rate), str(rows)]
-    command += [str(settings.saturation_batch), str(settings.deadline_s)]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=settings.deadline_s + 60, check=False
-    )
-    if done.returncode != 0:
-        raise UnbrokenError(f"plain Structured Streaming failed:\n{done.stderr[-3000:]}")
-    samples = json.loads(done.stdout.strip().splitlines()[-1])
+    with tempfile.TemporaryDirectory() as directory:
+        measured, log_file = Path(directory) / "samples.json", Path(directory) / "plain.log"
+        command = [sys.executable, "-m", "unbroken.bench.plain", str(rate), str(rows)]
+        command += [str(settings.saturation_batch), str(settings.deadline_s), str(measured)]
+        process = spawn(command, log_file=log_file, env=environment)
+        try:
+            code = process.wait(settings.deadline_s + START_S)
+        finally:
+            process.stop(0)
+        if code != 0:
+            how = "did not end in time" if code is None else f"ended with code {code}"
+            raise UnbrokenError(f"plain Structured Streaming {how}; the end of its log:\n{tail(log_file)}")
+        samples = json.loads(measured.read_text())
     return [Sample(at, count, at * 1000 - cut_ms) for at, count, cut_ms in samples]
 
 
@@ -122,8 +136,12 @@ def _unbroken(nodes: int, rate: int, rows: int, settings: CoreSettings) -> list[
             cluster.wait_ready()
             with cluster.subscribe("live") as results:
                 deadline = time.monotonic() + settings.deadline_s
-                while not results.ended and time.monotonic() < deadline:
+                while time.monotonic() < deadline:
+                    # Asked before the result is taken: once it holds, everything that will come is in the queue.
+                    ended = results.ended
                     result = results.next(1.0)
+                    if result is None and ended:
+                        break
                     if result is not None:
                         header = result.header
                         covered = header.number * settings.saturation_batch if not rate else 0

@@ -1,6 +1,7 @@
 """Plain Structured Streaming on the workload of `unbroken bench core`: one query, no replication.
 
-Runs as a process of its own (``python -m unbroken.bench.plain OPTIONS``) and prints one JSON line.
+Runs as a process of its own (``python -m unbroken.bench.plain RATE ROWS BATCH DEADLINE_S OUT``) and writes what it
+measured to the file ``OUT`` as JSON.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -99,7 +101,7 @@ def run_plain(rate: int, rows: int, batch: int, deadline_s: float) -> list[tuple
 
 def main() -> None:
     rate, rows, batch, deadline_s = (int(value) for value in sys.argv[1:5])
-    print(json.dumps(run_plain(rate, rows, batch, deadline_s)), flush=True)
+    Path(sys.argv[5]).write_text(json.dumps(run_plain(rate, rows, batch, deadline_s)))
 
 
 if __name__ == "__main__":

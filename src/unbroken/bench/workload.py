@@ -44,7 +44,8 @@ flow = Dataflow(
     pulse_start=max(PULSE_MS, 250.0 if RATE else PULSE_MS),
 )
 source = flow.source(
-    "rows", Generator(make_rows, schema=SCHEMA, rate=RATE or None, limit=ROWS, batch_rows=BATCH, max_rows_per_pulse=BATCH)
+    "rows",
+    Generator(make_rows, schema=SCHEMA, rate=RATE or None, limit=ROWS, batch_rows=BATCH, max_rows_per_pulse=BATCH),
 )
 flow.segment(source, name="running", shard_by=["k"], output_mode="update")(aggregate)
 flow.sink("live", "running", Client())

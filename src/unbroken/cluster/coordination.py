@@ -1,4 +1,4 @@
-"""ZooKeeper through kazoo: members, the layout, the in-sync set of the ingress, the controller's election.
+"""A node's dealings with ZooKeeper: its membership, the layout, the in-sync set, the controller's election.
 
 Nothing on the data path waits for anything here: callbacks post events to the node's loop, and the calls
 that change a document run on a thread of their own.
@@ -12,16 +12,30 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from unbroken.cluster.documents import Member as Member
+from unbroken.cluster.documents import connect as connect
+from unbroken.cluster.documents import (
+    in_sync_bytes,
+    in_sync_from,
+    layout_bytes,
+    layout_from,
+    read_stopped,
+    root_of,
+    topology_bytes,
+)
+from unbroken.cluster.documents import read_history as read_history
+from unbroken.cluster.documents import read_layout as read_layout
+from unbroken.cluster.documents import read_members as read_members
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.controller import next_layout
-from unbroken.protocol.ids import NodeId
+from unbroken.protocol.ids import NodeId, ReplicaId
 from unbroken.protocol.ingress import InSync, ProposeInSync
 from unbroken.protocol.layout import INGRESS, Layout, Topology
 
@@ -30,27 +44,21 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.2
 """Pause before a change is tried again while ZooKeeper is away."""
 
+CONTROL_S = 1.0
+"""The controller looks at members and stopped replicas at least this often."""
+
+ABSENCE_S = 1.0
+"""How long the controller must miss a node before it stops counting it. When all sessions end at once (the machine
+slept) the others are back within half a second, and nothing waits for this decision."""
+
 HISTORY_LIMIT = 1_000
 """Sentences kept in the history; the oldest are dropped."""
 
+JOB_LIMIT = 10_000
+"""Changes waiting for ZooKeeper. Sentences are given up long before, at HISTORY_LIMIT; the others are few."""
 
-@dataclass(frozen=True)
-class Member:
-    """What a node tells the others about itself."""
-
-    node: NodeId
-    address: str
-    push: str
-    host: str
-    pid: int
-    incarnation: str
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Member:
-        return cls(**json.loads(data))
+REASON_LIMIT = 10_000
+"""Characters kept of the reason why a replica stopped."""
 
 
 @dataclass(frozen=True)
@@ -62,56 +70,6 @@ class Callbacks:
     in_sync: Callable[[InSync], None]
 
 
-def connect(address: str, session_timeout_s: float, deadline_s: float = 20) -> KazooClient:
-    client = KazooClient(hosts=address, timeout=session_timeout_s)
-    try:
-        client.start(timeout=deadline_s)
-    except KazooTimeoutError:
-        raise UnbrokenError(
-            f"no ZooKeeper answers at {address}. Start the flow with `unbroken run`, or give the address of "
-            "the ensemble it uses with --zookeeper HOST:PORT."
-        ) from None
-    return client
-
-
-def read_members(client: KazooClient, flow: str) -> dict[NodeId, Member]:
-    root = f"/unbroken/{flow}/members"
-    out: dict[NodeId, Member] = {}
-    try:
-        names = client.get_children(root)
-    except NoNodeError:
-        return out
-    for name in sorted(names):
-        try:
-            out[name] = Member.from_bytes(client.get(f"{root}/{name}")[0])
-        except NoNodeError:
-            continue
-    return out
-
-
-def read_layout(client: KazooClient, flow: str) -> Layout | None:
-    try:
-        return Layout.from_json(json.loads(client.get(f"/unbroken/{flow}/layout")[0]))
-    except NoNodeError:
-        return None
-
-
-def read_history(client: KazooClient, flow: str) -> list[dict[str, Any]]:
-    """The sentences of the flow's history, oldest first."""
-    root = f"/unbroken/{flow}/history"
-    out: list[dict[str, Any]] = []
-    try:
-        names = client.get_children(root)
-    except NoNodeError:
-        return out
-    for name in sorted(names):
-        try:
-            out.append(json.loads(client.get(f"{root}/{name}")[0]))
-        except NoNodeError:
-            continue
-    return out
-
-
 class Coordination:
     """A node's view of ZooKeeper, and its candidacy for controller."""
 
@@ -119,23 +77,26 @@ class Coordination:
         self, client: KazooClient, flow: str, me: Member, topology: Topology, wanted_nodes: int, callbacks: Callbacks
     ) -> None:
         self._client = client
-        self._root = f"/unbroken/{flow}"
+        self._flow = flow
+        self._root = root_of(flow)
         self._me = me
         self._topology = topology
         self._wanted = wanted_nodes
         self._callbacks = callbacks
-        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(10_000)
+        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(JOB_LIMIT)
         self._closed = threading.Event()
-        self._members: dict[NodeId, Member] = {}
         self._changed = threading.Event()
+        self._missed_since: dict[NodeId, float] = {}
         self._threads = [
             threading.Thread(target=self._work, name="zookeeper-jobs", daemon=True),
             threading.Thread(target=self._candidate, name="controller", daemon=True),
         ]
 
     def start(self) -> None:
-        for part in ("members", "history"):
+        """Join the flow; raises UnbrokenError if the name is taken or the flow goes on without this node."""
+        for part in ("members", "history", "stopped"):
             self._client.ensure_path(f"{self._root}/{part}")
+        self._refuse_return()
         self._register()
         self._client.add_listener(self._state_changed)
         self._client.ChildrenWatch(f"{self._root}/members", self._on_members)
@@ -149,9 +110,15 @@ class Coordination:
         self._jobs.put(lambda: self._replace_in_sync(proposal))
 
     def report(self, sentence: str) -> None:
-        """Add a sentence to the flow's history."""
+        """Add a sentence to the flow's history; given up when too many wait for ZooKeeper."""
+        if self._jobs.qsize() >= HISTORY_LIMIT:
+            return
         entry = json.dumps({"time_ms": int(time.time() * 1000), "node": self._me.node, "sentence": sentence})
         self._jobs.put(lambda: self._write_history(entry.encode()))
+
+    def replica_stopped(self, replica: ReplicaId, reason: str) -> None:
+        """Let the controller know that a replica of this node will not go on, so that nobody waits for it."""
+        self._jobs.put(lambda: self._publish_stopped(replica, reason[:REASON_LIMIT]))
 
     def close(self) -> None:
         self._closed.set()
@@ -162,17 +129,41 @@ class Coordination:
 
     # --- own membership -------------------------------------------------------------------------------
 
+    def _refuse_return(self) -> None:
+        """A node that starts with nothing cannot take the place it has in a layout that others work by."""
+        layout = read_layout(self._client, self._flow)
+        if layout is not None and self._me.node in layout.nodes:
+            raise UnbrokenError(
+                f"flow {self._flow} has begun already, with a node named {self._me.node} that kept state of its own. "
+                f"A restarted node cannot take that place. If no node of the flow runs any more, remove "
+                f"{self._root} from ZooKeeper to begin anew, or give the flow another name."
+            )
+
     def _register(self) -> None:
         path = f"{self._root}/members/{self._me.node}"
         try:
             self._client.create(path, self._me.to_bytes(), ephemeral=True)
         except NodeExistsError:
-            other = Member.from_bytes(self._client.get(path)[0])
-            if other.incarnation != self._me.incarnation:
-                raise UnbrokenError(
-                    f"a node named {self._me.node} is already part of the flow (pid {other.pid} on {other.host}). "
-                    "Choose another name with --name, or wait until its session has ended."
-                ) from None
+            self._claim(path)
+
+    def _claim(self, path: str) -> None:
+        """Settle whose entry it is that has this node's name."""
+        try:
+            data, stat = self._client.get(path)
+        except NoNodeError:
+            self._register()
+            return
+        other = Member.from_bytes(data)
+        if other.incarnation != self._me.incarnation:
+            raise UnbrokenError(
+                f"a node named {self._me.node} is already part of the flow (pid {other.pid} on {other.host}). "
+                "Choose another name with --name, or wait until its session has ended."
+            ) from None
+        session = self._client.client_id
+        if session is not None and stat.ephemeralOwner != session[0]:
+            # Left by an earlier session of this node, with which it would vanish.
+            self._client.delete(path)
+            self._register()
 
     def _state_changed(self, state: str) -> None:
         log.info("ZooKeeper session: %s", state)
@@ -185,36 +176,43 @@ class Coordination:
         self._jobs.put(self._refresh_members)
 
     def _refresh_members(self) -> None:
-        self._members = read_members(self._client, self._root.rpartition("/")[2])
-        self._callbacks.members(self._members)
+        self._callbacks.members(read_members(self._client, self._flow))
         self._changed.set()
 
     def _on_layout(self, data: bytes | None, stat: Any) -> None:
         if data:
-            self._callbacks.layout(Layout.from_json(json.loads(data)))
+            self._callbacks.layout(layout_from(data))
             self._changed.set()
 
     def _on_in_sync(self, data: bytes | None, stat: Any) -> None:
         if data:
-            self._callbacks.in_sync(_in_sync_from(data, stat.version))
+            self._callbacks.in_sync(in_sync_from(data, stat.version))
 
     # --- documents ------------------------------------------------------------------------------------
 
     def _replace_in_sync(self, proposal: ProposeInSync) -> None:
         path = f"{self._root}/in-sync"
         try:
-            self._client.set(path, _in_sync_bytes(proposal.proposal), version=proposal.replaces)
+            self._client.set(path, in_sync_bytes(proposal.proposal), version=proposal.replaces)
         except BadVersionError:
             log.info("the in-sync set was changed by another member first")
         data, stat = self._client.get(path)
-        self._callbacks.in_sync(_in_sync_from(data, stat.version))
+        self._callbacks.in_sync(in_sync_from(data, stat.version))
+
+    def _publish_stopped(self, replica: ReplicaId, reason: str) -> None:
+        try:
+            self._client.create(f"{self._root}/stopped/{replica}", reason.encode())
+        except NodeExistsError:
+            return
 
     def _write_history(self, entry: bytes) -> None:
         root = f"{self._root}/history"
         self._client.create(f"{root}/e", entry, sequence=True)
-        names = sorted(self._client.get_children(root))
-        for name in names[:-HISTORY_LIMIT]:
-            self._client.delete(f"{root}/{name}")
+        for name in sorted(self._client.get_children(root))[:-HISTORY_LIMIT]:
+            try:
+                self._client.delete(f"{root}/{name}")
+            except NoNodeError:
+                continue  # another node was faster
 
     def _work(self) -> None:
         while not self._closed.is_set():
@@ -226,6 +224,9 @@ class Coordination:
                 except (KazooException, KazooTimeoutError) as error:
                     log.warning("ZooKeeper is away (%s); trying again", type(error).__name__)
                     self._closed.wait(RETRY_S)
+                except UnbrokenError as error:
+                    log.error("%s", error)
+                    break
                 except Exception:
                     log.exception("a change in ZooKeeper failed")
                     break
@@ -237,49 +238,64 @@ class Coordination:
             try:
                 self._client.Election(f"{self._root}/controller", self._me.node).run(self._control)
             except (KazooException, KazooTimeoutError) as error:
-                log.warning("election interrupted: %s", type(error).__name__)
+                if not self._closed.is_set():
+                    log.warning("election interrupted: %s", type(error).__name__)
             except Exception:
-                log.exception("the controller failed")
+                if not self._closed.is_set():
+                    log.exception("the controller failed")
             self._closed.wait(RETRY_S)
 
     def _control(self) -> None:
         """Run while elected: publish the layout that follows from who is there."""
         log.info("%s is the controller", self._me.node)
-        while not self._closed.is_set() and self._client.state == KazooState.CONNECTED:
+        self._missed_since.clear()
+        session = self._client.client_id
+        # The office belongs to the session; compare-and-set keeps a late decision from doing harm.
+        while not self._closed.is_set() and self._client.connected and self._client.client_id == session:
             self._changed.clear()
-            members = read_members(self._client, self._root.rpartition("/")[2])
-            self._decide(members)
-            self._changed.wait(1.0)
+            self._decide(read_members(self._client, self._flow))
+            self._changed.wait(CONTROL_S)
 
     def _decide(self, members: dict[NodeId, Member]) -> None:
         path = f"{self._root}/layout"
         try:
             data, stat = self._client.get(path)
-            current, version = Layout.from_json(json.loads(data)), stat.version
         except NoNodeError:
-            current, version = None, -1
-        decision = next_layout(self._topology, self._wanted, members.keys(), current)
+            self._begin(members)
+            return
+        current = layout_from(data)
+        stopped = read_stopped(self._client, self._flow)
+        decision = next_layout(self._topology, self._wanted, self._present(current, members), current, stopped)
         if decision is None:
             return
         layout, sentence = decision
-        body = json.dumps(layout.to_json()).encode()
         try:
-            if current is None:
-                members_of_ingress = layout.nodes_of(INGRESS)
-                first = InSync(1, next(iter(members_of_ingress)), frozenset(members_of_ingress), 0)
-                self._client.create(f"{self._root}/in-sync", _in_sync_bytes(first))
-                self._client.create(path, body)
-            else:
-                self._client.set(path, body, version=version)
-        except (BadVersionError, NodeExistsError):
+            self._client.set(path, layout_bytes(layout), version=stat.version)
+        except BadVersionError:
             return
         self.report(sentence)
 
+    def _begin(self, members: dict[NodeId, Member]) -> None:
+        """Publish the first layout and all that goes with it at once: half of it would never be completed."""
+        decision = next_layout(self._topology, self._wanted, members.keys(), None)
+        if decision is None:
+            return
+        layout, sentence = decision
+        ingress = layout.nodes_of(INGRESS)
+        first = InSync(1, next(iter(ingress)), frozenset(ingress), 0)
+        together = self._client.transaction()
+        together.create(f"{self._root}/topology", topology_bytes(self._topology))
+        together.create(f"{self._root}/in-sync", in_sync_bytes(first))
+        together.create(f"{self._root}/layout", layout_bytes(layout))
+        failures = [answer for answer in together.commit() if isinstance(answer, Exception)]
+        if failures:
+            log.warning("the first layout was not written: %s", ", ".join(type(f).__name__ for f in failures))
+            return
+        self.report(sentence)
 
-def _in_sync_bytes(sync: InSync) -> bytes:
-    return json.dumps({"term": sync.term, "leader": sync.leader, "members": sorted(sync.members)}).encode()
-
-
-def _in_sync_from(data: bytes, version: int) -> InSync:
-    value = json.loads(data)
-    return InSync(int(value["term"]), value["leader"], frozenset(value["members"]), version)
+    def _present(self, layout: Layout, members: dict[NodeId, Member]) -> set[NodeId]:
+        """The nodes that count as present: this one, and those not missed for long."""
+        now = time.monotonic()
+        missed = set(layout.nodes) - set(members) - {self._me.node}
+        self._missed_since = {node: self._missed_since.get(node, now) for node in missed}
+        return set(layout.nodes) - {node for node, since in self._missed_since.items() if now - since >= ABSENCE_S}

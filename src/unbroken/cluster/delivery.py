@@ -24,9 +24,7 @@ RETRY_S = 0.5
 class SinkWorkers:
     """One thread per stream to a sink; a failing sink holds only its own stream up."""
 
-    def __init__(
-        self, post: Callable[[Event], None], read_outbox: Callable[[UnitHeader], pa.Buffer]
-    ) -> None:
+    def __init__(self, post: Callable[[Event], None], read_outbox: Callable[[UnitHeader], pa.Buffer]) -> None:
         self._post = post
         self._read_outbox = read_outbox
         self._queues: dict[StreamId, queue.Queue[UnitHeader | None]] = {}
@@ -66,7 +64,9 @@ class SinkWorkers:
                 self._post(SinkDelivered(header.stream, header.number))
                 return
             except FileNotFoundError:
+                # Dropped from the outbox meanwhile, which happens only to units that are in the sink.
                 log.info("unit %d of %s was delivered by another replica", header.number, header.stream)
+                self._post(SinkDelivered(header.stream, header.number))
                 return
             except Exception as error:
                 log.warning("unit %d of %s not delivered, trying again: %s", header.number, header.stream, error)

@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -30,6 +31,9 @@ JOB_LIMIT = 10_000
 
 RETRY_S = 0.5
 
+PUSH_BUFFER_BYTES = 128 * 1024 * 1024
+"""Pushed rows that are logged but not yet cut by a pulse; beyond it producers are asked to wait."""
+
 
 class IngressService:
     """Carries out what the protocol says about the ingress log.
@@ -42,7 +46,7 @@ class IngressService:
         self._node = node
         self._replica = replica
         self._log = IngressLogFile(node.dirs.ingress_log)
-        dead_letters = node.dirs.root.parent / "dead-letters"
+        dead_letters = node.dirs.dead_letters
         self.feeder = Feeder(node.flow, node.topology, node.store, dead_letters)
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(JOB_LIMIT)
         self._closed = threading.Event()
@@ -50,6 +54,8 @@ class IngressService:
         self._ledgers = {name: PushLedger() for name in self.feeder.push_readers()}
         self._pending: dict[tuple[str, str, int], Future[None]] = {}
         self._lock = threading.Lock()
+        # (pulse, index of its entry) while its units are needed; the bound on pulses in flight bounds it, too.
+        self._pulse_index: deque[tuple[int, int]] = deque()
 
     def start(self) -> None:
         self._thread.start()
@@ -64,14 +70,20 @@ class IngressService:
     def commit(self, entry: Entry) -> None:
         self._jobs.put(lambda: self._commit(entry))
 
+    def trim(self, pulse: int) -> None:
+        """Every unit up to ``pulse`` is with its consumers: the log before it is not needed any more."""
+        self._jobs.put(lambda: self._trim(pulse))
+
     def submit(self, batch: PushBatch, timeout_s: float) -> PushOutcome:
         """Log pushed rows on every in-sync ingress node; called by the HTTP server's threads."""
         protocol = self._node.protocol
-        if protocol is None or protocol.ingress is None or not protocol.ingress.leading:
+        if protocol is None or protocol.sources is None or not protocol.sources.log.leading:
             return PushOutcome("not-leader", self._leader_address(), "another node leads the ingress")
         ledger = self._ledgers.get(batch.source)
         if ledger is None:
             return PushOutcome("refused", None, f"there is no push source {batch.source!r}")
+        if self.feeder.push_readers()[batch.source].buffered_bytes > PUSH_BUFFER_BYTES:
+            return PushOutcome("refused", None, "more is pushed than the flow can take; send it again in a while")
         key = (batch.source, batch.producer, batch.sequence)
         with self._lock:
             offer = ledger.offer(batch.producer, batch.sequence)
@@ -110,21 +122,30 @@ class IngressService:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
+            failing = ""
             while not self._closed.is_set():
                 try:
                     job()
                     break
-                except Exception:
+                except Exception as error:
                     # A source that cannot be read holds the flow up but loses nothing: the pulse is agreed.
-                    log.exception("a source failed; trying again")
+                    if failing != repr(error):
+                        failing = repr(error)
+                        log.exception("a source failed; trying again")
+                        self._node.tell(f"a source cannot be read on {self._node.name}, trying again: {error}")
                     self._closed.wait(RETRY_S)
 
     def _poll(self, pulse: int) -> None:
         body, final = self.feeder.poll(int(time.time() * 1000))
         self._node.post(SourcesPolled(pulse, body, final))
 
+    def _trim(self, pulse: int) -> None:
+        while self._pulse_index and self._pulse_index[0][0] <= pulse:
+            self._log.trim(self._pulse_index.popleft()[1] - 1)
+
     def _commit(self, entry: Entry) -> None:
         if entry.pulse:
+            self._pulse_index.append((entry.pulse, entry.index))
             headers = self.feeder.produce(entry)
             self._node.post(Produced(self._replica, entry.pulse, headers))
             return

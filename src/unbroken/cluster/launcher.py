@@ -2,57 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.flight as flight
-
 from unbroken.client import Subscription
-from unbroken.cluster.coordination import connect, read_members
 from unbroken.cluster.java import java_environment
 from unbroken.cluster.processes import OwnedProcess, spawn, tail
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
+from unbroken.cluster.run_directory import RUN_FILE as RUN_FILE
+from unbroken.cluster.run_directory import RunInfo as RunInfo
+from unbroken.cluster.run_directory import clear, refuse_used
+from unbroken.cluster.status_reader import StatusReader
+from unbroken.cluster.zookeeper import EmbeddedZooKeeper, ZooKeeperError
 from unbroken.errors import UnbrokenError
 from unbroken.flow import Dataflow
 from unbroken.plan import build_topology, load_flow
-from unbroken.transport.auth import call_options, create_token
+from unbroken.transport.auth import create_token
 
-RUN_FILE = "run.json"
-STATUS_DEADLINE_S = 2.0
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """How to reach a running flow, kept in its directory for the other commands."""
-
-    flow: str
-    zookeeper: str
-    token_file: Path
-    directory: Path
-
-    def write(self) -> None:
-        value = {"flow": self.flow, "zookeeper": self.zookeeper, "token_file": str(self.token_file)}
-        (self.directory / RUN_FILE).write_text(json.dumps(value))
-
-    @classmethod
-    def read(cls, directory: Path) -> RunInfo:
-        try:
-            value = json.loads((directory / RUN_FILE).read_text())
-        except FileNotFoundError:
-            raise UnbrokenError(
-                f"no flow has been started in {directory}. Start one with `unbroken run FILE`, "
-                "or name its directory with --dir."
-            ) from None
-        return cls(value["flow"], value["zookeeper"], Path(value["token_file"]), directory)
+RESTART_DEADLINE_S = 10.0
+RESTART_PAUSE_S = 5.0
+"""Pause between attempts to restart ZooKeeper: results go on meanwhile, and each attempt starts a JVM."""
 
 
 class LocalCluster:
@@ -70,15 +43,21 @@ class LocalCluster:
         self.topology = build_topology(self.flow, self.count)
         self.logs = self.directory / "logs"
         self._prepare(fresh)
+        # The token comes first: it marks the directory as a run's own.
         self.token = create_token(self.directory / "token")
+        self.logs.mkdir()
         self.zookeeper = EmbeddedZooKeeper(self.directory / "zookeeper", self.logs / "zookeeper.log")
         self.nodes: dict[str, OwnedProcess] = {}
+        self._reader: StatusReader | None = None
+        self._told_dead: set[str] = set()
+        self._restart_after = 0.0
 
     def start(self) -> None:
         """Start ZooKeeper and every node; returns before the nodes are ready."""
         self.zookeeper.start()
-        info = RunInfo(self.flow.name, self.zookeeper.address, self.directory / "token", self.directory)
-        info.write()
+        token_file = self.directory / "token"
+        RunInfo(self.flow.name, self.zookeeper.address, token_file, self.directory, os.getpid()).write()
+        self._reader = StatusReader(self.zookeeper.address, self.flow.name, self.token)
         for number in range(1, self.count + 1):
             self.start_node(f"node-{number}")
 
@@ -93,7 +72,7 @@ class LocalCluster:
         self.nodes[name] = spawn(command, log_file=self.logs / f"{name}.log", env=environment)
 
     def wait_ready(self, deadline_s: float = 120, progress: Callable[[str], None] | None = None) -> None:
-        """Wait until every node runs its queries."""
+        """Wait until every node has started its queries."""
         deadline = time.monotonic() + deadline_s
         while True:
             states = self.status()
@@ -108,19 +87,44 @@ class LocalCluster:
             time.sleep(0.2)
 
     def status(self) -> list[dict[str, Any]]:
-        """The status of every node that answers."""
-        return fetch_status(self.zookeeper.address, self.flow.name, self.token)
+        """The status of every node; ``dead`` is one whose process has ended, whatever was heard of it before."""
+        if self._reader is None:
+            raise UnbrokenError(f"flow {self.flow.name} does not run; start it first")
+        states = {state["node"]: state for state in self._reader.read()}
+        for name, process in self.nodes.items():
+            if not process.alive():
+                states[name] = {"node": name, "state": "dead", "reason": _how_it_ended(process)}
+        return [states[name] for name in sorted(states)]
+
+    def tend(self) -> list[str]:
+        """Restart ZooKeeper if it died; what there is to say about that and about nodes that died since."""
+        out: list[str] = []
+        for name, process in self.nodes.items():
+            if name not in self._told_dead and not process.alive():
+                self._told_dead.add(name)
+                out.append(f"{name} is dead: {_how_it_ended(process)}; its log is {self.logs / name}.log")
+        if not self.zookeeper.alive() and time.monotonic() >= self._restart_after:
+            out.append(self._restart_zookeeper())
+        return out
 
     def subscribe(self, sink: str) -> Subscription:
         """Read the results of a client sink of this flow."""
         segment = self.flow.segments[self.flow.sinks[sink].input]
         subscription = Subscription(self.zookeeper.address, self.flow.name, sink, self.token)
-        subscription.open(segment.name, segment.shards)
+        try:
+            subscription.open(segment.name, segment.shards)
+        except BaseException:
+            subscription.close()
+            raise
         return subscription
 
     def stop(self) -> None:
+        """End every process; stopping again does nothing."""
         for process in self.nodes.values():
             process.stop(deadline_s=10)
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
         self.zookeeper.stop()
 
     def __enter__(self) -> LocalCluster:
@@ -132,18 +136,28 @@ class LocalCluster:
         self.stop()
 
     def _prepare(self, fresh: bool) -> None:
-        if self.directory.exists() and any(self.directory.iterdir()):
-            if not fresh:
-                raise UnbrokenError(
-                    f"{self.directory} holds the state of an earlier run. Give another directory with --dir, "
-                    "or start over with --fresh, which deletes it (results in sinks stay where they are)."
-                )
-            shutil.rmtree(self.directory)
+        """Make the directory ready; everything that speaks against it is found before anything is deleted."""
         for name, sink in self.flow.sinks.items():
             taken = sink.connector.occupied()
             if taken is not None:
                 raise UnbrokenError(f"sink {name}: {taken}. Move or delete it, or let the sink write elsewhere.")
-        self.logs.mkdir(parents=True)
+        refuse_used(self.directory, fresh)
+        if self.flow_file.is_relative_to(self.directory):
+            raise UnbrokenError(
+                f"{self.flow_file} lies in {self.directory}, where the run keeps its state and --fresh deletes "
+                "everything. Give another directory with --dir."
+            )
+        clear(self.directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    def _restart_zookeeper(self) -> str:
+        try:
+            self.zookeeper.start(RESTART_DEADLINE_S)
+        except ZooKeeperError as error:
+            self._restart_after = time.monotonic() + RESTART_PAUSE_S
+            what = str(error).splitlines()[0]
+            return f"ZooKeeper died and cannot be started again yet; results go on without it: {what}"
+        return "ZooKeeper died and was started again on its data"
 
     def _raise_if_dead(self) -> None:
         for name, process in self.nodes.items():
@@ -152,22 +166,6 @@ class LocalCluster:
                 raise UnbrokenError(f"{name} ended while starting; the end of {log_file}:\n{tail(log_file)}")
 
 
-def fetch_status(zookeeper: str, flow: str, token: str) -> list[dict[str, Any]]:
-    """Ask every member of a flow for its status; a node that does not answer is listed as silent."""
-    client = connect(zookeeper, 10)
-    try:
-        members = read_members(client, flow)
-    finally:
-        client.stop()
-        client.close()
-    out: list[dict[str, Any]] = []
-    for member in members.values():
-        try:
-            connection = flight.connect(f"grpc://{member.address}")
-            action = flight.Action("status", b"{}")
-            answers = list(connection.do_action(action, call_options(token, STATUS_DEADLINE_S)))
-            out.append(json.loads(answers[0].body.to_pybytes()))
-            connection.close()
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            out.append({"node": member.node, "state": "silent", "reason": str(error).splitlines()[0]})
-    return out
+def _how_it_ended(process: OwnedProcess) -> str:
+    code = process.returncode or 0
+    return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ import pyarrow as pa
 from unbroken.cluster.coordination import Coordination, Member
 from unbroken.cluster.delivery import SinkWorkers
 from unbroken.cluster.ingress_service import IngressService
+from unbroken.cluster.queries import Queries
 from unbroken.config import Settings
 from unbroken.connectors.push import PushBatch
 from unbroken.connectors.push_http import PushOutcome
@@ -100,6 +101,11 @@ class NodeDirs:
     def ingress_log(self) -> Path:
         return self.root / "ingress"
 
+    @property
+    def dead_letters(self) -> Path:
+        """Shared by the nodes of a flow that run on one machine: a bad row is written once."""
+        return self.root.parent / "dead-letters"
+
 
 class Node:
     """The shell around :class:`NodeProtocol`: threads, sockets, files and Spark."""
@@ -118,13 +124,14 @@ class Node:
         self.coordination: Coordination | None = None
         self.ingress: IngressService | None = None
         self.members: dict[NodeId, Member] = {}
-        self.runners: dict[ReplicaId, QueryRunner] = {}
+        self.queries: Queries | None = None
         self.story: deque[tuple[int, str]] = deque(maxlen=STORY_LIMIT)
         self.server = NodeServer(host, port, token, self, self.settings.heartbeat / 1000)
         self._sinks = SinkWorkers(self.post, self.read_outbox)
         self._events: queue.Queue[tuple[Event, Any]] = queue.Queue(EVENT_LIMIT)
         self._lock = threading.Lock()
         self._links: dict[NodeId, Link] = {}
+        self._link_lock = threading.Lock()
         self._gates: dict[int, Future[int]] = {}
         self._tickets = itertools.count(1)
         self._stopping = threading.Event()
@@ -165,13 +172,11 @@ class Node:
 
     def begin(self, layout: Layout, sync: InSync) -> None:
         """Take the layout's place: open sinks and sources, and link to the other nodes."""
-        self.protocol = NodeProtocol(
-            self.name, self.topology, layout, sync, settings=self.settings.protocol()
-        )
+        self.protocol = NodeProtocol(self.name, self.topology, layout, sync, settings=self.settings.protocol())
         for stream in self.protocol.deliveries:
             connector = self.flow.sinks[stream.consumer.part].connector
             self._sinks.open(stream, connector.open(self.dirs.root))
-        if self.protocol.ingress is not None:
+        if self.protocol.sources is not None:
             index = layout.nodes_of(INGRESS)[self.name].index
             self.ingress = IngressService(self, ReplicaId(INGRESS, index))
             self.ingress.start()
@@ -210,16 +215,28 @@ class Node:
     def stop(self) -> None:
         self._stopping.set()
 
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    @property
+    def runners(self) -> Mapping[ReplicaId, QueryRunner]:
+        """The queries that have been started here."""
+        return {} if self.queries is None else self.queries.runners
+
+    def replica_stopped(self, event: ReplicaStopped) -> None:
+        """A replica here does not run any more: tell the protocol, and the controller, who stops counting it."""
+        self.post(event)
+        if self.coordination is not None:
+            self.coordination.replica_stopped(event.replica, event.reason)
+
     def close(self) -> None:
         """End everything this node started."""
         self._stopping.set()
         for future in list(self._gates.values()):
             future.cancel()
-        for runner in self.runners.values():
-            try:
-                runner.stop()
-            except Exception as error:
-                log.info("query of %s did not stop cleanly: %s", runner.replica, error)
+        if self.queries is not None:
+            self.queries.close()
         for link in self._links.values():
             link.close()
         if self.ingress is not None:
@@ -260,6 +277,8 @@ class Node:
         return pa.ipc.open_file(pa.BufferReader(self.store.read(path))).read_all()
 
     def ask_gate(self, replica: str, instance: str, start: int) -> int:
+        if self.queries is not None:
+            self.queries.asked(ReplicaId.parse(replica))
         ticket = next(self._tickets)
         future: Future[int] = Future()
         self._gates[ticket] = future
@@ -285,8 +304,10 @@ class Node:
     def status(self) -> dict[str, Any]:
         from unbroken.cluster.status import node_status
 
+        # Asked of Spark before the lock is taken: the loop must not wait for Spark.
+        progress = {} if self.queries is None else self.queries.progress()
         with self._lock:
-            return node_status(self)
+            return node_status(self, progress)
 
     def sink_writes(self, stream: StreamId) -> int:
         """Units of a stream that this node put into the sink itself."""
@@ -332,10 +353,17 @@ class Node:
         assert self.protocol is not None
         replica = next(r for r in self.protocol.replicas if r.shard == header.stream.consumer)
         path = self.store.inbox_path(replica, header.stream, header.number)
-        if payload is None:
-            self.store.link(self.store.outbox_path(header.stream, header.number), path)
-        else:
-            self.store.write(path, payload)
+        try:
+            if payload is None:
+                self.store.link(self.store.outbox_path(header.stream, header.number), path)
+            else:
+                self.store.write(path, payload)
+        except OSError as error:
+            # A unit that is gone (the layout no longer counts this replica) or a full disk: this replica cannot go
+            # on, the others can.
+            reason = f"unit {header.number} of {header.stream} cannot be kept: {error}"
+            self._stop_replica(StopReplica(replica, reason), None)
+            self.post(ReplicaStopped(replica, reason))
 
     def _drop_inbox(self, step: DropInbox, _payload: Any) -> None:
         assert self.protocol is not None
@@ -346,6 +374,10 @@ class Node:
     def _drop_outbox(self, step: DropOutbox, _payload: Any) -> None:
         for number in step.numbers:
             self.store.drop(self.store.outbox_path(step.stream, number))
+        if self.ingress is not None and step.stream.producer.part in self.topology.sources:
+            assert self.protocol is not None
+            boxes = [box for s, box in self.protocol.outboxes.items() if s.producer.part in self.topology.sources]
+            self.ingress.trim(min(box.base for box in boxes))
 
     def _answer_gate(self, step: AnswerGate, _payload: Any) -> None:
         future = self._gates.get(step.ticket)
@@ -358,9 +390,10 @@ class Node:
             self.coordination.propose(step)
 
     def _stop_replica(self, step: StopReplica, _payload: Any) -> None:
-        runner = self.runners.get(step.replica)
-        if runner is not None:
-            threading.Thread(target=runner.stop, name=f"stop-{step.replica}", daemon=True).start()
+        if self.coordination is not None:
+            self.coordination.replica_stopped(step.replica, step.reason)
+        if self.queries is not None:
+            self.queries.stop_one(step.replica)
 
     def _require_ingress(self) -> IngressService:
         assert self.ingress is not None
@@ -369,36 +402,36 @@ class Node:
     # --- links and queries ----------------------------------------------------------------------------
 
     def _connect(self, layout: Layout) -> None:
-        for node in layout.nodes:
-            member = self.members.get(node)
-            if node == self.name or member is None:
-                continue
-            link = self._links.get(node)
-            if link is not None and link.address == member.address:
-                continue
-            if link is not None:
-                link.close()
-            self._links[node] = Link(
-                self.name,
-                node,
-                member.address,
-                self.token,
-                LinkHandlers(
-                    up=lambda peer: self.post(LinkUp(peer)),
-                    lost=lambda peer: self.post(LinkLost(peer)),
-                    unit=lambda peer, header, data: self.post(UnitArrived(header, peer), data),
-                ),
-                heartbeat_s=self.settings.heartbeat / 1000,
-                timeout_s=self.settings.link_timeout / 1000,
-            )
-            self._links[node].start()
+        with self._link_lock:
+            for node in layout.nodes:
+                self._link_to(node)
+
+    def _link_to(self, node: NodeId) -> None:
+        """Link to a node at the address it has given, unless that link is there already."""
+        member = self.members.get(node)
+        link = self._links.get(node)
+        if node == self.name or member is None or (link is not None and link.address == member.address):
+            return
+        if link is not None:
+            link.close()
+        handlers = LinkHandlers(
+            up=lambda peer: self.post(LinkUp(peer)),
+            lost=lambda peer: self.post(LinkLost(peer)),
+            unit=lambda peer, header, data: self.post(UnitArrived(header, peer), data),
+        )
+        self._links[node] = Link(
+            self.name,
+            node,
+            member.address,
+            self.token,
+            handlers,
+            heartbeat_s=self.settings.heartbeat / 1000,
+            timeout_s=self.settings.link_timeout / 1000,
+        )
+        self._links[node].start()
 
     def _look_around(self) -> None:
         for link in list(self._links.values()):
             link.check_alive()
-        assert self.protocol is not None
-        for replica, runner in self.runners.items():
-            failure = runner.failure()
-            if failure is not None and self.protocol.replicas[replica].stopped is None:
-                self.post(ReplicaStopped(replica, failure))
-
+        if self.queries is not None:
+            self.queries.look()

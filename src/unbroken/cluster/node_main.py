@@ -6,24 +6,22 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from unbroken.cluster.coordination import Callbacks, Coordination, Member, connect
 from unbroken.cluster.node import Node, NodeDirs
+from unbroken.cluster.queries import Queries
 from unbroken.connectors.push import Push
 from unbroken.connectors.push_http import PushServer
+from unbroken.errors import UnbrokenError
 from unbroken.flow import Dataflow
 from unbroken.plan import build_topology, load_flow
-from unbroken.spark.analysis import Analysis, analyse
-from unbroken.spark.runner import QueryRunner, Surroundings
+from unbroken.spark.analysis import analyse
 from unbroken.spark.session import start_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +31,12 @@ LAYOUT_DEADLINE_S = 600
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """What `unbroken node` is told."""
+    """What `unbroken node` is told. Without a directory the node keeps its state in one of the flow's own."""
 
     name: str
     flow_file: Path
     zookeeper: str
-    directory: Path
+    directory: Path | None
     token: str
     host: str = "127.0.0.1"
     port: int = 0
@@ -49,6 +47,9 @@ class NodeOptions:
 def run_node(options: NodeOptions) -> None:
     """Run a node until it is told to stop (SIGTERM, SIGINT, or the ``stop`` action)."""
     flow = load_flow(options.flow_file)
+    directory = (options.directory or Path(".unbroken") / flow.name / options.name).resolve()
+    refuse_used_directory(directory)
+    threading.excepthook = _log_thread_failure
     if options.nodes is not None:
         flow.settings = flow.settings.model_copy(update={"nodes": options.nodes})
     topology = build_topology(flow)
@@ -56,7 +57,7 @@ def run_node(options: NodeOptions) -> None:
     session = start_session(f"unbroken-{flow.name}-{options.name}", flow.settings, options.spark_master)
     analysis = analyse(flow, tuple(topology.segments), session)
     log.info("Spark is up and the flow is analysed after %.1f s", time.monotonic() - started)
-    dirs = NodeDirs(options.directory)
+    dirs = NodeDirs(directory)
     node = Node(options.name, flow, topology, dirs, options.token, options.host, options.port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
@@ -77,7 +78,8 @@ def run_node(options: NodeOptions) -> None:
         first = node.await_layout(LAYOUT_DEADLINE_S)
         if first is not None:
             node.begin(*first)
-            _start_queries(node, analysis, session)
+            node.queries = Queries(node, session, analysis.schemas)
+            threading.Thread(target=node.queries.start, name="start-queries", daemon=True).start()
             node.loop()
     finally:
         if push is not None:
@@ -86,22 +88,21 @@ def run_node(options: NodeOptions) -> None:
         session.stop()
 
 
-def _start_queries(node: Node, analysis: Analysis, session: SparkSession) -> None:
-    around = Surroundings(
-        session=session,
-        store=node.store,
-        gate=node.server.address,
-        token=node.token,
-        checkpoints=node.dirs.checkpoints,
-        cut_info=node.cut_info,
-        produced=node.produced,
-    )
-    assert node.protocol is not None
-    for replica in node.protocol.replicas:
-        runner = QueryRunner(replica, node.flow, node.topology, analysis.schemas, around)
-        runner.start()
-        node.runners[replica] = runner
-    log.info("%s runs %s", node.name, ", ".join(str(replica) for replica in node.runners) or "no query")
+def refuse_used_directory(directory: Path) -> None:
+    """A node starts with nothing: units and checkpoints of an earlier run would pass for its own."""
+    if directory.is_dir() and any(directory.iterdir()):
+        raise UnbrokenError(
+            f"{directory} holds the state of an earlier run, which a node cannot go on with. "
+            "Delete it, or give another directory with --dir."
+        )
+
+
+def _log_thread_failure(failure: threading.ExceptHookArgs) -> None:
+    name = "a thread" if failure.thread is None else f"thread {failure.thread.name}"
+    error = failure.exc_value
+    # kazoo ends its own threads by SystemExit.
+    if error is not None and not isinstance(error, SystemExit):
+        log.error("%s failed: %s: %s", name, type(error).__name__, error, exc_info=error)
 
 
 def _push_server(node: Node, flow: Dataflow, options: NodeOptions) -> PushServer | None:
@@ -112,4 +113,3 @@ def _push_server(node: Node, flow: Dataflow, options: NodeOptions) -> PushServer
     server = PushServer(options.host, 0, options.token, node.submit_push, sources=pushed)
     server.start()
     return server
-

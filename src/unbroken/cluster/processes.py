@@ -47,9 +47,7 @@ class ProcessError(UnbrokenError):
 class OwnedProcess:
     """A command that ends when this process does. Made by ``spawn``; safe to use from several threads."""
 
-    def __init__(
-        self, pid: int, supervisor: subprocess.Popen[bytes], lifeline: int, status: int, log_file: Path
-    ):
+    def __init__(self, pid: int, supervisor: subprocess.Popen[bytes], lifeline: int, status: int, log_file: Path):
         self.pid = pid
         """The id of the command itself, also the id of the session that its descendants belong to."""
         self.log_file = log_file
@@ -205,9 +203,7 @@ def spawn(
     except OSError as error:
         os.close(lifeline_write)
         os.close(status_read)
-        raise ProcessError(
-            f"Cannot start {args[0]}: {error}. -> see that {cwd or Path.cwd()} exists"
-        ) from error
+        raise ProcessError(f"Cannot start {args[0]}: {error}. -> see that {cwd or Path.cwd()} exists") from error
     finally:
         os.close(lifeline_read)
         os.close(status_write)

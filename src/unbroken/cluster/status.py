@@ -6,21 +6,27 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from unbroken.cluster.node import Node
+    from unbroken.protocol.ids import ReplicaId, StreamId
+    from unbroken.protocol.outbox import Outbox
 
 
-def node_status(node: Node) -> dict[str, Any]:
+def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dict[str, Any]:
     """A snapshot for `unbroken status`; called with the protocol at rest."""
     out: dict[str, Any] = {
         "node": node.name,
         "pid": os.getpid(),
         "address": node.server.address,
-        "state": "starting" if node.protocol is None else "running",
+        "state": "starting",
         "story": [{"time_ms": when, "sentence": sentence} for when, sentence in list(node.story)[-50:]],
     }
     protocol = node.protocol
     if protocol is None:
         return out
+    if all(name in node.runners or replica.stopped for name, replica in protocol.replicas.items()):
+        out["state"] = "running"
     newest = max((inbox.available for r in protocol.replicas.values() for inbox in r.inboxes.values()), default=0)
     out["layout_version"] = protocol.layout.version
     out["lost"] = sorted(str(replica) for replica in protocol.layout.lost)
@@ -33,7 +39,7 @@ def node_status(node: Node) -> dict[str, Any]:
             "committed": replica.committed,
             "produced": replica.produced,
             "lag_units": newest - replica.produced,
-            **(node.runners[replica.replica].progress() if replica.replica in node.runners else {}),
+            **progress.get(replica.replica, {}),
         }
         for replica in protocol.replicas.values()
     ]
@@ -41,20 +47,30 @@ def node_status(node: Node) -> dict[str, Any]:
         str(stream): {"delivered": delivery.delivered, "written_here": node.sink_writes(stream)}
         for stream, delivery in protocol.deliveries.items()
     }
-    out["outboxes"] = {str(s): {"kept": len(box.headers), "last": box.last} for s, box in protocol.outboxes.items()}
+    out["outboxes"] = {
+        str(stream): {"kept": len(box.headers), "last": box.last, **_readers(node, stream, box)}
+        for stream, box in protocol.outboxes.items()
+    }
     out["counters"] = dict(protocol.counters)
     out["divergences"] = [str(divergence) for divergence in protocol.divergences]
-    if protocol.ingress is not None and node.ingress is not None:
-        ingress = protocol.ingress
+    if protocol.sources is not None and node.ingress is not None:
+        ingress = protocol.sources.log
         out["ingress"] = {
             "leading": ingress.leading,
             "term": ingress.sync.term,
             "members": sorted(ingress.sync.members),
             "pulse": ingress.last_pulse,
             "ended": ingress.ended,
-            "period_ms": round(protocol.pulse.period_ms, 1),
+            "period_ms": round(protocol.sources.pulse.period_ms, 1),
             "in_flight": protocol.in_flight(),
             "rows": node.ingress.feeder.rows,
             "bad_rows": node.ingress.feeder.bad_rows,
         }
     return out
+
+
+def _readers(node: Node, stream: StreamId, box: Outbox) -> dict[str, Any]:
+    """How far subscribers of a client sink have come."""
+    if stream.consumer.part not in node.topology.client_sinks:
+        return {}
+    return {"readers": {name: subscriber.acked for name, subscriber in box.subscribers.items()}}

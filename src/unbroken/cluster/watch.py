@@ -5,16 +5,25 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
+from unbroken.connectors.push import Push
 from unbroken.connectors.sinks import Console as ConsoleSink
+from unbroken.errors import UnbrokenError
+from unbroken.protocol.layout import Topology
 
 if TYPE_CHECKING:
     from unbroken.client import Subscription
     from unbroken.cluster.launcher import LocalCluster
 
 LOOK_S = 1.0
+LATEST = 8
+"""Reports shown below the table."""
+
+LINGER_S = 10.0
+"""How long a flow that has ended waits for its subscribers to take the last results."""
 
 
 def status_table(flow: str, states: list[dict[str, Any]]) -> Table:
@@ -25,8 +34,7 @@ def status_table(flow: str, states: list[dict[str, Any]]) -> Table:
     for state in states:
         if state["state"] != "running":
             table.add_row(state["node"], "", state["state"], "", "", state.get("reason", ""))
-            continue
-        for replica in state["replicas"]:
+        for replica in state.get("replicas", []):
             took = replica.get("duration_ms", {}).get("triggerExecution")
             table.add_row(
                 state["node"],
@@ -42,56 +50,133 @@ def status_table(flow: str, states: list[dict[str, Any]]) -> Table:
             pace = f"{ingress['period_ms']:.0f} ms pulse" if ingress["leading"] else ""
             behind = f"{ingress['in_flight']} in flight" if ingress["leading"] else ""
             table.add_row(state["node"], "ingress", role, str(ingress["pulse"]), behind, pace)
+        if state.get("push"):
+            table.add_row(state["node"], "push", f"http://{state['push']}", "", "", "")
     return table
 
 
+def status_view(flow: str, states: list[dict[str, Any]], *, zookeeper_away: bool = False) -> Group:
+    """The table and the latest reports of the nodes."""
+    lines = [_line(*report) for report in sorted(_reports(states))[-LATEST:]]
+    if zookeeper_away:
+        lines.append("ZooKeeper is away; these are the nodes that were there last")
+    return Group(status_table(flow, states), *(Text(line) for line in lines))
+
+
+def greet(cluster: LocalCluster, out: Console) -> None:
+    """Say where the flow is found."""
+
+    def say(text: str) -> None:
+        out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    say(f"{cluster.count} nodes run {cluster.flow.name}; ZooKeeper at {cluster.zookeeper.address}")
+    say(f"to see how they are: unbroken status --watch --dir {cluster.directory}")
+    addresses = [state["push"] for state in cluster.status() if state.get("push")]
+    for name, source in cluster.flow.sources.items():
+        if isinstance(source.connector, Push):
+            where = ", ".join(f"http://{address}/push/{name}" for address in addresses)
+            say(f"rows for {name} are taken at {where}; the token is in {cluster.directory / 'token'}")
+
+
 def follow(cluster: LocalCluster, out: Console) -> None:
-    """Print what happens, and the rows of console sinks, until a bounded flow has ended."""
+    """Print what happens, and the rows of console sinks, until a bounded flow has ended.
+
+    Raises UnbrokenError when no node is left.
+    """
     consoles: list[tuple[ConsoleSink, Subscription]] = [
         (sink.connector, cluster.subscribe(name))
         for name, sink in cluster.flow.sinks.items()
         if isinstance(sink.connector, ConsoleSink)
     ]
-    told: set[tuple[str, int, str]] = set()
+    told: set[tuple[int, str, str]] = set()
     looked = 0.0
+    linger: float | None = None
     try:
         while True:
             for console, subscription in consoles:
-                result = subscription.next(0.05)
-                if result is not None and result.table.num_rows:
-                    out.print(console.render(result.header, result.table), highlight=False, markup=False)
+                _show(console, subscription, out, 0.05)
             if time.monotonic() - looked < LOOK_S:
                 if not consoles:
                     time.sleep(0.1)
                 continue
             looked = time.monotonic()
-            states = cluster.status()
-            _tell(states, told, out)
-            if _ended(cluster, states) and all(subscription.ended for _, subscription in consoles):
-                out.print("the sources have ended and everything is delivered")
-                return
+            states = _look(cluster, told, out)
+            if has_ended(cluster.topology, states) and all(subscription.ended for _, subscription in consoles):
+                linger = linger or looked + LINGER_S
+                if not readers_behind(states) or looked > linger:
+                    break
+        for console, subscription in consoles:
+            while _show(console, subscription, out, 0):
+                pass
+        out.print("the sources have ended and everything is delivered")
     finally:
         for _, subscription in consoles:
             subscription.close()
 
 
-def _tell(states: list[dict[str, Any]], told: set[tuple[str, int, str]], out: Console) -> None:
-    for state in states:
-        for entry in state.get("story", []):
-            key = (state["node"], entry["time_ms"], entry["sentence"])
-            if key not in told:
-                told.add(key)
-                when = time.strftime("%H:%M:%S", time.localtime(entry["time_ms"] / 1000))
-                out.print(f"{when} {state['node']}: {entry['sentence']}", highlight=False, markup=False)
+def _show(console: ConsoleSink, subscription: Subscription, out: Console, timeout_s: float) -> bool:
+    """Print the next result, if there is one."""
+    result = subscription.next(timeout_s)
+    if result is not None and result.table.num_rows:
+        out.print(console.render(result.header, result.table), highlight=False, markup=False)
+    return result is not None
 
 
-def _ended(cluster: LocalCluster, states: list[dict[str, Any]]) -> bool:
-    """Whether the final pulse has passed every sink that nodes deliver to."""
+def _look(cluster: LocalCluster, told: set[tuple[int, str, str]], out: Console) -> list[dict[str, Any]]:
+    """Tend the processes, ask the nodes, and tell what has not been told."""
+    for sentence in cluster.tend():
+        out.print(_line(int(time.time() * 1000), "run", sentence), highlight=False, markup=False)
+    if not any(process.alive() for process in cluster.nodes.values()):
+        raise UnbrokenError(f"no node of {cluster.flow.name} is left; their logs are in {cluster.logs}")
+    states = cluster.status()
+    for report in sorted(set(_reports(states)) - told):
+        told.add(report)
+        out.print(_line(*report), highlight=False, markup=False)
+    return states
+
+
+def _reports(states: list[dict[str, Any]]) -> list[tuple[int, str, str]]:
+    """What the nodes report, as (time in ms, node, sentence)."""
+    return [
+        (int(entry["time_ms"]), str(state["node"]), str(entry["sentence"]))
+        for state in states
+        for entry in state.get("story", [])
+    ]
+
+
+def _line(time_ms: int, node: str, sentence: str) -> str:
+    return f"{time.strftime('%H:%M:%S', time.localtime(time_ms / 1000))} {node}: {sentence}"
+
+
+def has_ended(topology: Topology, states: list[dict[str, Any]]) -> bool:
+    """Whether some replica of every shard has produced the final pulse, and it is in every sink nodes write to."""
     ends = [s["ingress"]["pulse"] for s in states if s.get("ingress") and s["ingress"]["ended"]]
     if not ends:
         return False
+    produced: dict[str, int] = {}
     delivered: dict[str, int] = {}
     for state in states:
+        for replica in state.get("replicas", []):
+            shard = str(replica["replica"]).rpartition("#")[0]
+            produced[shard] = max(produced.get(shard, 0), int(replica["produced"]))
         for stream, sink in state.get("sinks", {}).items():
-            delivered[stream] = max(delivered.get(stream, 0), sink["delivered"])
-    return all(count >= max(ends) for count in delivered.values())
+            delivered[stream] = max(delivered.get(stream, 0), int(sink["delivered"]))
+    shards = [str(shard) for part in topology.segments for shard in topology.shards(part)]
+    written = set(topology.sinks) - topology.client_sinks
+    streams = [str(stream) for stream in topology.streams if stream.consumer.part in written]
+    last = max(ends)
+    return all(produced.get(shard, 0) >= last for shard in shards) and all(
+        delivered.get(stream, 0) >= last for stream in streams
+    )
+
+
+def readers_behind(states: list[dict[str, Any]]) -> bool:
+    """Whether a subscriber of a client sink has yet to take a result that is there."""
+    last: dict[str, int] = {}
+    taken: dict[tuple[str, str], int] = {}
+    for state in states:
+        for stream, box in state.get("outboxes", {}).items():
+            last[stream] = max(last.get(stream, 0), int(box["last"]))
+            for reader, acked in box.get("readers", {}).items():
+                taken[stream, reader] = max(taken.get((stream, reader), 0), int(acked))
+    return any(acked < last[stream] for (stream, _), acked in taken.items())

@@ -20,7 +20,8 @@ TICK_MS = 500
 """ZooKeeper's unit of time. Sessions are at least two ticks long, and lost nodes are seen in seconds."""
 
 SHORTEST_SESSION_MS = 2 * TICK_MS
-LONGEST_SESSION_MS = 20_000
+LONGEST_SESSION_MS = 120_000
+"""As long as the setting ``session_timeout`` may ask for; ZooKeeper's own default would be 20 ticks."""
 
 MOST_CONNECTIONS = 500
 """Per client address. Everything connects from one address here; the default of 60 is for remote clients."""
@@ -66,7 +67,7 @@ def _class_path() -> str:
     if not any(jar.name.startswith("zookeeper-3") for jar in found):
         raise ZooKeeperError(
             f"There is no ZooKeeper 3 among the jars of pyspark in {jars}.\n"
-            "    -> reinstall pyspark 4.3, or name a ZooKeeper ensemble of your own in the settings"
+            "    -> reinstall pyspark 4.3, or start nodes with `unbroken node --zookeeper` and an ensemble of your own"
         )
     return ":".join(str(jar) for jar in found)
 
@@ -101,9 +102,7 @@ class EmbeddedZooKeeper:
     is given, and stays the same for this object, so that clients find the server again after a restart.
     """
 
-    def __init__(
-        self, data_dir: Path, log_file: Path, host: str = "127.0.0.1", port: int | None = None
-    ) -> None:
+    def __init__(self, data_dir: Path, log_file: Path, host: str = "127.0.0.1", port: int | None = None) -> None:
         self.data_dir = data_dir.absolute()
         self.log_file = log_file.absolute()
         self.host = host

@@ -81,16 +81,19 @@ class Feeder:
         """Write the units of a committed pulse."""
         record = json.loads(entry.body)
         headers: list[UnitHeader] = []
+        rows_taken = bad_rows = 0
         for name, (start, end) in record["spans"].items():
             rows = self._readers[name].read(start, end)
             if rows.bad:
                 self._letters.write(name, entry.pulse, rows.bad)
-                self.bad_rows += len(rows.bad)
-            self.rows += rows.table.num_rows
+            bad_rows += len(rows.bad)
+            rows_taken += rows.table.num_rows
             headers += self._write(name, entry, int(record["cut_ms"]), rows.table)
-            reader = self._readers[name]
-            if isinstance(reader, PushReader):
-                reader.forget(end)
+        # Only when the pulse is whole: if a source fails, the pulse is read again from the start.
+        self.rows += rows_taken
+        self.bad_rows += bad_rows
+        for name, reader in self.push_readers().items():
+            reader.forget(record["spans"][name][1])
         return tuple(headers)
 
     def close(self) -> None:
@@ -108,9 +111,7 @@ class Feeder:
             for index, piece in enumerate(split(table, keys, shards)):
                 stream = StreamId(ShardId(source, 0), ShardId(consumer, index))
                 digest = arrow_digest(piece)
-                header = UnitHeader(
-                    stream, entry.pulse, entry.pulse, cut_ms, digest, piece.nbytes, final=entry.final
-                )
+                header = UnitHeader(stream, entry.pulse, entry.pulse, cut_ms, digest, piece.nbytes, final=entry.final)
                 path = self._store.outbox_path(stream, entry.pulse)
                 if not path.exists():
                     self._store.write(path, encode_unit(header, piece))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,16 +17,17 @@ _LENGTHS = struct.Struct(">II")
 
 
 class IngressLogFile:
-    """Appends entries to ``<first index>.log`` files; an entry written again replaces the earlier one on reading.
+    """Appends entries to ``<number>-<first index>.log`` files; files are numbered in the order they are written.
 
-    ``append`` flushes to the operating system: an acknowledged entry survives the kill of every process.
+    An entry written again replaces the earlier one and everything that followed it, as in the log in memory.
+    ``append`` flushes to the operating system: an acknowledged entry survives the kill of every process. A file
+    that an earlier process left is never appended to, because it may end in a torn entry.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO | None = None
-        self._first = 0
 
     def append(self, entry: Entry) -> None:
         if self._file is None or self._file.tell() >= SEGMENT_BYTES:
@@ -49,17 +51,17 @@ class IngressLogFile:
                     break
                 head = json.loads(data[at + _LENGTHS.size : at + _LENGTHS.size + head_length])
                 index, term, pulse, final = int(head[0]), int(head[1]), int(head[2]), bool(head[3])
-                for stale in [i for i in entries if i > index and entries[i].term < term]:
-                    del entries[stale]
+                while entries and next(reversed(entries)) >= index:
+                    entries.popitem()
                 entries[index] = Entry(index, term, data[end - body_length : end], pulse, final)
                 at = end
-        return [entries[index] for index in sorted(entries)]
+        return list(entries.values())
 
     def trim(self, through: int) -> None:
-        """Delete segments that hold only entries up to ``through``."""
+        """Delete segments of which only entries up to ``through`` are left."""
         segments = self._segments()
-        for path, following in zip(segments, segments[1:], strict=False):
-            if int(following.stem) <= through + 1:
+        for path, following in pairwise(segments):
+            if int(following.stem.partition("-")[2]) <= through + 1:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -69,7 +71,9 @@ class IngressLogFile:
 
     def _open(self, first: int) -> None:
         self.close()
-        self._file = (self._directory / f"{first:016d}.log").open("ab")
+        present = self._segments()
+        number = int(present[-1].stem.partition("-")[0]) + 1 if present else 1
+        self._file = (self._directory / f"{number:08d}-{first:016d}.log").open("xb")
 
     def _segments(self) -> list[Path]:
         return sorted(self._directory.glob("*.log"))

@@ -21,19 +21,52 @@ def next_layout(
     node that has gone is not counted any more; it does not come back under the same layout. Nor is a
     replica that ``stopped`` on a node that is well (diverged, or its query failed): what is kept for it upstream
     would otherwise grow for ever.
+
+    Every shard keeps a counted replica. When all that are left seem to be gone, none of them is dropped: being
+    gone may only mean that ZooKeeper lost sight of a node, and what is kept for its replicas is then all that
+    the shard can go on with.
     """
     if current is None:
         if len(present) < wanted_nodes:
             return None
         nodes = tuple(sorted(present)[:wanted_nodes])
         return chained_placement(topology, nodes), f"first layout on {', '.join(nodes)}"
-    counted = {node for replica, node in current.placement.items() if replica not in current.lost}
-    gone = sorted(counted - set(present))
-    ended = sorted(replica for replica in set(stopped) & set(current.placement) - current.lost)
-    if not gone and not ended:
+    gone, ended = _not_working(current, present, stopped)
+    kept = _last_of_their_shards(current, gone, ended)
+    dropped = sorted((gone | ended) - kept)
+    if not dropped:
         return None
-    dead = [replica for replica, node in current.placement.items() if node in gone]
-    following = current.without([*dead, *ended])
-    dropped = sorted(str(replica) for replica in following.lost - current.lost)
-    causes = [*(f"{node} lost" for node in gone), *(f"{replica} stopped" for replica in ended)]
-    return following, f"{', '.join(causes)}; no longer waiting for {', '.join(dropped)}"
+    return current.without(dropped), _explain(current, dropped, ended, kept)
+
+
+def _not_working(
+    current: Layout, present: Collection[NodeId], stopped: Collection[ReplicaId]
+) -> tuple[set[ReplicaId], set[ReplicaId]]:
+    """Counted replicas on nodes that are gone, and those that stopped on nodes that are well."""
+    counted = set(current.placement) - current.lost
+    gone = {replica for replica in counted if current.placement[replica] not in present}
+    return gone, counted & set(stopped) - gone
+
+
+def _last_of_their_shards(current: Layout, gone: set[ReplicaId], ended: set[ReplicaId]) -> set[ReplicaId]:
+    """Replicas that stay counted because their shard would have none without them.
+
+    One whose node is out of sight may still work, one that has stopped will not, so the first is kept.
+    """
+    kept: set[ReplicaId] = set()
+    for shard in {replica.shard for replica in gone | ended}:
+        counted = current.counted(shard)
+        if counted <= gone | ended:
+            kept |= (counted & gone) or counted
+    return kept
+
+
+def _explain(current: Layout, dropped: list[ReplicaId], ended: set[ReplicaId], kept: set[ReplicaId]) -> str:
+    nodes = sorted({current.placement[replica] for replica in dropped if replica not in ended})
+    causes = [f"{node} lost" for node in nodes]
+    causes += [f"{replica} stopped" for replica in dropped if replica in ended]
+    sentence = f"{', '.join(causes)}; no longer waiting for {', '.join(str(replica) for replica in dropped)}"
+    if kept:
+        last = ", ".join(str(replica) for replica in sorted(kept))
+        sentence += f"; still counting {last}, as nothing else is left of the shard"
+    return sentence

@@ -11,21 +11,10 @@ from unbroken.protocol.delivery import HedgedDelivery
 from unbroken.protocol.divergence import DigestBook, Divergence
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.inbox import Arrival
-from unbroken.protocol.ingress import (
-    Append,
-    AppendAck,
-    Commit,
-    IngressInstruction,
-    IngressLog,
-    InSync,
-    Persist,
-    ProposeInSync,
-    Tell,
-)
+from unbroken.protocol.ingress import Append, AppendAck, IngressLog, InSync
 from unbroken.protocol.layout import INGRESS, Layout, Topology
 from unbroken.protocol.messages import (
     Ack,
-    CommitEntry,
     Deliver,
     Delivered,
     DigestNote,
@@ -38,8 +27,6 @@ from unbroken.protocol.messages import (
     LayoutChanged,
     LinkLost,
     LinkUp,
-    PersistEntry,
-    PollSources,
     Produced,
     Progress,
     PushArrived,
@@ -60,6 +47,7 @@ from unbroken.protocol.messages import (
 from unbroken.protocol.outbox import Outbox
 from unbroken.protocol.pulse import AdaptivePulse
 from unbroken.protocol.replica import SegmentReplica
+from unbroken.protocol.sources import SourceSide
 from unbroken.protocol.units import UnitHeader
 
 
@@ -73,6 +61,12 @@ class ProtocolSettings:
     in_flight_slack: int = 1
     hedge_ms: float = 100
     client_retain: int = 2_000
+    grace_ms: float = 200
+
+
+SINK_BACKLOG = 64
+"""Units that may wait for a sink before the replica counts as behind and the pulse is held: a sink that is away
+for a moment costs nothing, one that is down for long must not fill the disk."""
 
 
 @dataclass
@@ -102,15 +96,9 @@ class NodeProtocol:
     routes: dict[tuple[StreamId, str], NodeId] = field(default_factory=dict)
     divergences: list[Divergence] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
-    ingress: IngressLog | None = None
-    pulse: AdaptivePulse = field(init=False)
-    polling: bool = False
+    sources: SourceSide | None = None
 
     def __post_init__(self) -> None:
-        slack = len(self.topology.segments) + self.settings.in_flight_slack
-        self.pulse = AdaptivePulse(
-            self.settings.pulse_min_ms, self.settings.pulse_max_ms, slack, self.settings.pulse_start_ms
-        )
         for replica in self.layout.hosted(self.me):
             self._host(replica)
         self._handlers: dict[type[Any], Callable[[Any, float], list[Instruction]]] = {
@@ -136,16 +124,14 @@ class NodeProtocol:
 
     def next_wake_ms(self) -> float | None:
         """When a ``Tick`` is worth handling even if nothing happens."""
-        times: list[float] = []
-        if self._may_cut() and not self.pulse.held:
-            times.append(self.pulse.next_due_ms())
+        times: list[float] = [] if self.sources is None else self.sources.wake_times_ms()
         times += [t for d in self.deliveries.values() if (t := d.next_due_ms()) is not None]
         times += [t for r in self.replicas.values() if (t := r.next_deadline_ms()) is not None]
         return min(times, default=None)
 
     def in_flight(self) -> int:
         """Pulses cut but not yet processed by the fastest counted replica of every shard."""
-        newest = 0 if self.ingress is None else self.ingress.last_pulse
+        newest = 0 if self.sources is None else self.sources.log.last_pulse
         slowest = newest
         for part in self.topology.segments:
             for shard in self.topology.shards(part):
@@ -155,7 +141,6 @@ class NodeProtocol:
 
     def check(self) -> None:
         self.layout.check()
-        self.pulse.check()
         for outbox in self.outboxes.values():
             outbox.check()
         for replica in self.replicas.values():
@@ -164,14 +149,14 @@ class NodeProtocol:
             delivery.check()
         for book in self.books.values():
             book.check()
-        if self.ingress is not None:
-            self.ingress.check()
+        if self.sources is not None:
+            self.sources.check()
 
     # --- set-up ---------------------------------------------------------------------------------------
 
     def _host(self, replica: ReplicaId) -> None:
         if replica.shard == INGRESS:
-            self.ingress = IngressLog(self.me, self.sync)
+            self.sources = self._open_sources()
             self.books[INGRESS] = DigestBook()
             shards = [ShardId(source, 0) for source in self.topology.sources]
         else:
@@ -181,6 +166,12 @@ class NodeProtocol:
         for shard in shards:
             for stream in self.topology.outputs(shard):
                 self._open_outbox(stream, replica)
+
+    def _open_sources(self) -> SourceSide:
+        tuned = self.settings
+        bound = len(self.topology.segments) + tuned.in_flight_slack
+        pulse = AdaptivePulse(tuned.pulse_min_ms, tuned.pulse_max_ms, bound, tuned.pulse_start_ms)
+        return SourceSide(self.me, IngressLog(self.me, self.sync), pulse, tuned.grace_ms)
 
     def _open_outbox(self, stream: StreamId, replica: ReplicaId) -> None:
         sink = stream.consumer.part
@@ -203,20 +194,20 @@ class NodeProtocol:
                     out.append(Send(event.node, Subscribe(stream, str(replica.replica), inbox.available)))
                     if replica.committed:
                         out.append(Send(event.node, Ack(stream, str(replica.replica), replica.committed)))
-            out.append(Send(event.node, Progress(replica.replica, replica.produced)))
+            out.append(Send(event.node, Progress(replica.replica, self.progress.get(replica.replica, 0))))
         for stream, delivery in self.deliveries.items():
             if delivery.delivered and event.node in self._producer_nodes(stream):
                 out.append(Send(event.node, Delivered(stream, delivery.delivered)))
         out += self._repeat_digests(event.node)
-        if self.ingress is not None:
-            out += self._ingress(self.ingress.connected(event.node))
+        if self.sources is not None:
+            out += self.sources.connected(event.node)
         return out
 
-    def _link_lost(self, event: LinkLost, _now_ms: float) -> list[Instruction]:
+    def _link_lost(self, event: LinkLost, now_ms: float) -> list[Instruction]:
         self.links.discard(event.node)
-        if self.ingress is None:
-            return []
-        return self._ingress(self.ingress.lost(event.node))
+        if self.sources is not None:
+            self.sources.link_lost(event.node, now_ms)
+        return []
 
     def _repeat_digests(self, node: NodeId) -> list[Instruction]:
         """Notes may have been lost with an earlier link, and a divergence must not be passed over."""
@@ -257,7 +248,7 @@ class NodeProtocol:
                 self.progress[message.replica] = max(self.progress.get(message.replica, 0), message.pulse)
                 return []
             case Append() | AppendAck():
-                return [] if self.ingress is None else self._ingress(self.ingress.receive(event.sender, message))
+                return [] if self.sources is None else self.sources.received(event.sender, message)
 
     def _subscribe(self, sender: NodeId, message: Subscribe) -> list[Instruction]:
         outbox = self.outboxes.get(message.stream)
@@ -322,7 +313,6 @@ class NodeProtocol:
             if replica.stopped is not None:
                 return []
             replica.produced = max(replica.produced, event.number)
-        self.progress[event.replica] = max(self.progress.get(event.replica, 0), event.number)
         out: list[Instruction] = []
         for header in event.headers:
             outbox = self.outboxes[header.stream]
@@ -335,7 +325,7 @@ class NodeProtocol:
             out += self._trim(outbox)
             out += self._share_digest(event.replica, header)
         if replica is not None:
-            out += self._tell_ingress(Progress(event.replica, event.number))
+            out += self._report_progress(replica)
         return out
 
     def _share_digest(self, replica: ReplicaId, header: UnitHeader) -> list[Instruction]:
@@ -343,7 +333,16 @@ class NodeProtocol:
         siblings = [node for node in self.layout.nodes_of(replica.shard) if node != self.me]
         return [*(Send(node, note) for node in siblings), *self._compare(note)]
 
-    def _tell_ingress(self, message: Progress) -> list[Instruction]:
+    def _report_progress(self, replica: SegmentReplica) -> list[Instruction]:
+        """Tell the ingress how far a replica is; one whose sink does not take its units is not far."""
+        pulse = replica.produced
+        for stream in self.topology.outputs(replica.replica.shard):
+            if stream in self.deliveries:
+                pulse = min(pulse, self.deliveries[stream].delivered + SINK_BACKLOG)
+        if pulse <= self.progress.get(replica.replica, 0):
+            return []
+        self.progress[replica.replica] = pulse
+        message = Progress(replica.replica, pulse)
         return [Send(node, message) for node in sorted(self.sync.members) if node != self.me]
 
     # --- sinks ----------------------------------------------------------------------------------------
@@ -364,7 +363,11 @@ class NodeProtocol:
         delivery.mark_delivered(through)
         for consumer in outbox.counted:
             outbox.ack(str(consumer), delivery.done_with)
-        return self._trim(outbox)
+        out = self._trim(outbox)
+        for replica in self.replicas.values():
+            if replica.replica.shard == stream.producer:
+                out += self._report_progress(replica)
+        return out
 
     # --- divergence -----------------------------------------------------------------------------------
 
@@ -397,46 +400,16 @@ class NodeProtocol:
 
     # --- ingress --------------------------------------------------------------------------------------
 
-    def _may_cut(self) -> bool:
-        log = self.ingress
-        return log is not None and log.leading and not log.ended and not self.polling
-
     def _sources_polled(self, event: SourcesPolled, _now_ms: float) -> list[Instruction]:
-        self.polling = False
-        log = self.ingress
-        if log is None or not log.leading or event.pulse != log.last_pulse + 1:
-            return []
-        return self._ingress(log.append(event.body, event.pulse, event.final))
+        return [] if self.sources is None else self.sources.polled(event)
 
     def _push_arrived(self, event: PushArrived, _now_ms: float) -> list[Instruction]:
-        if self.ingress is None or not self.ingress.leading:
-            return [Report(f"rows pushed to {self.me}, which does not lead the ingress; the producer will resend")]
-        return self._ingress(self.ingress.append(event.body))
+        return [] if self.sources is None else self.sources.pushed(event)
 
     def _in_sync_changed(self, event: InSyncChanged, _now_ms: float) -> list[Instruction]:
         if event.sync.version > self.sync.version:
             self.sync = event.sync
-        if self.ingress is None:
-            return []
-        was_leading = self.ingress.leading
-        out = self._ingress(self.ingress.in_sync(event.sync))
-        if self.ingress.leading and not was_leading:
-            out.append(Report(f"{self.me} leads the ingress (term {self.ingress.sync.term})"))
-        return out
-
-    def _ingress(self, instructions: list[IngressInstruction]) -> list[Instruction]:
-        out: list[Instruction] = []
-        for step in instructions:
-            match step:
-                case Persist(entry):
-                    out.append(PersistEntry(entry))
-                case Commit(entry):
-                    out.append(CommitEntry(entry))
-                case Tell(to, message):
-                    out.append(Send(to, message))
-                case ProposeInSync():
-                    out.append(step)
-        return out
+        return [] if self.sources is None else self.sources.in_sync(event.sync)
 
     # --- layout and time ------------------------------------------------------------------------------
 
@@ -459,10 +432,10 @@ class NodeProtocol:
             if mine is not None:
                 delivery.rank = counted.index(mine)
         out: list[Instruction] = []
-        if self.ingress is not None:
+        if self.sources is not None:
             # A member that died before any link to it stood is known to be lost by the layout alone.
             for node in sorted(self.sync.members - set(self.layout.nodes_of(INGRESS)) - {self.me}):
-                out += self._ingress(self.ingress.lost(node))
+                out += self.sources.given_up(node)
         return out
 
     def _tick(self, _event: Tick, now_ms: float) -> list[Instruction]:
@@ -473,7 +446,6 @@ class NodeProtocol:
             number = delivery.next_delivery(now_ms)
             if number is not None:
                 out.append(Deliver(self.outboxes[stream].headers[number]))
-        if self.ingress is not None and self._may_cut() and self.pulse.due(now_ms, self.in_flight()):
-            self.polling = True
-            out.append(PollSources(self.ingress.last_pulse + 1))
+        if self.sources is not None:
+            out += self.sources.tick(now_ms, self.in_flight())
         return out

@@ -153,9 +153,7 @@ def _mode_problems(segment: Segment, frame: DataFrame, session: SparkSession) ->
         jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
     except AnalysisException as error:
         what = f"Spark cannot run it in output mode {segment.output_mode!r}: {_first_line(error)}"
-        return [
-            Problem(segment.where, what, "change output_mode, or add a watermark where Spark asks for one")
-        ]
+        return [Problem(segment.where, what, "change output_mode, or add a watermark where Spark asks for one")]
     return []
 
 

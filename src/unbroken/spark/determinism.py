@@ -132,9 +132,7 @@ class _Walker:
         for child in children:
             yield from self._expression(child, inside)
 
-    def _refusal(
-        self, node: Expression, name: str, parent: str, children: list[Expression]
-    ) -> Refusal | None:
+    def _refusal(self, node: Expression, name: str, parent: str, children: list[Expression]) -> Refusal | None:
         if name in ("CollectList", "CollectSet") and parent in ORDER_BLIND:
             return None
         if name == "ListAgg" and len(children) > 2:

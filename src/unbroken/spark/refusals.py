@@ -92,9 +92,7 @@ BY_CLASS: dict[str, Refusal] = {
 }
 
 # Functions of an array that give the same result whatever the order of its elements.
-ORDER_BLIND = frozenset(
-    {"SortArray", "ArraySort", "Size", "ArraySize", "ArrayContains", "ArrayMin", "ArrayMax"}
-)
+ORDER_BLIND = frozenset({"SortArray", "ArraySort", "Size", "ArraySize", "ArrayContains", "ArrayMin", "ArrayMax"})
 
 SAMPLED = Refusal(
     "which rows are taken depends on the partitions and on the order of rows, with a seed too",

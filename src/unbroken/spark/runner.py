@@ -134,9 +134,7 @@ class QueryRunner:
 
     def _split(self, table: pa.Table, which: int, shards: int) -> list[pa.Table]:
         others = [
-            name
-            for name in table.column_names
-            if name.startswith("__ub_shard_") and name != f"__ub_shard_{which}"
+            name for name in table.column_names if name.startswith("__ub_shard_") and name != f"__ub_shard_{which}"
         ]
         table = table.drop_columns(others) if others else table
         return [table] if shards == 1 else split_by_column(table, f"__ub_shard_{which}", shards)

@@ -42,7 +42,7 @@ def decode(data: bytes) -> Message:
     try:
         tag, *rest = json.loads(head)
         return _DECODERS[tag](rest, body)
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise UnbrokenError(f"a peer sent a message that cannot be read: {head[:200]!r} ({error})") from error
 
 
@@ -53,9 +53,7 @@ def _append(f: list[Any], body: bytes) -> Append:
 _DECODERS: dict[str, Callable[[list[Any], bytes], Message]] = {
     "subscribe": lambda f, _: Subscribe(StreamId.parse(f[0]), str(f[1]), int(f[2])),
     "ack": lambda f, _: Ack(StreamId.parse(f[0]), str(f[1]), int(f[2])),
-    "digest": lambda f, _: DigestNote(
-        ReplicaId.parse(f[0]), StreamId.parse(f[1]), int(f[2]), Digest.from_json(f[3])
-    ),
+    "digest": lambda f, _: DigestNote(ReplicaId.parse(f[0]), StreamId.parse(f[1]), int(f[2]), Digest.from_json(f[3])),
     "delivered": lambda f, _: Delivered(StreamId.parse(f[0]), int(f[1])),
     "progress": lambda f, _: Progress(ReplicaId.parse(f[0]), int(f[1])),
     "append-ack": lambda f, _: AppendAck(int(f[0]), int(f[1])),

@@ -91,9 +91,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             self._outgoing[peer] = outgoing
         if replaced is not None:
             replaced.put(None)
-        incoming = threading.Thread(
-            target=self._read, args=(peer, reader, outgoing), name=f"from-{peer}", daemon=True
-        )
+        incoming = threading.Thread(target=self._read, args=(peer, reader, outgoing), name=f"from-{peer}", daemon=True)
         incoming.start()
         try:
             writer.begin(UNIT_SCHEMA)
@@ -170,11 +168,10 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _close(self, peer: str, outgoing: queue.Queue[UnitHeader | None]) -> None:
         with self._lock:
-            current = self._outgoing.get(peer) is outgoing
-            if current:
+            if self._outgoing.get(peer) is outgoing:
                 del self._outgoing[peer]
-        if current:
-            self._service.subscriber_gone(peer)
+                # Within the lock: the subscriptions that come over a following link must be heard after this.
+                self._service.subscriber_gone(peer)
         deadline = time.monotonic() + 1
         while time.monotonic() < deadline:
             try:

@@ -1,0 +1,159 @@
+"""What is kept in ZooKeeper below ``/unbroken/<flow>``, and how it is read.
+
+| path | written by | content |
+|---|---|---|
+| ``members/<node>`` | each node, ephemeral | where it is reached |
+| ``layout`` | the controller, compare-and-set | which node hosts which replica, and which replicas count |
+| ``in-sync`` | ingress nodes, compare-and-set | the members of the ingress and its leader |
+| ``topology`` | the controller, with the first layout | what subscribers have to know about the flow |
+| ``stopped/<replica>`` | the replica's node | why a replica stopped on a node that is well |
+| ``history/e<number>`` | every node | sentences |
+| ``controller`` | candidates | kazoo's election |
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
+
+from unbroken.errors import UnbrokenError
+from unbroken.protocol.ids import NodeId, ReplicaId
+from unbroken.protocol.ingress import InSync
+from unbroken.protocol.layout import Layout, Topology
+
+RETRY_FIRST_S = 0.1
+RETRY_LONGEST_S = 0.5
+"""Pause between attempts to reach ZooKeeper. A session has a few seconds to come back before its node counts as
+lost, so attempts must not become rare however long ZooKeeper was away."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a node tells the others about itself."""
+
+    node: NodeId
+    address: str
+    push: str
+    host: str
+    pid: int
+    incarnation: str
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Member:
+        return cls(**json.loads(data))
+
+
+@dataclass(frozen=True)
+class SinkInfo:
+    """Where the results of a sink come from, and whether clients may subscribe to it."""
+
+    part: str
+    shards: int
+    client: bool
+
+
+def root_of(flow: str) -> str:
+    return f"/unbroken/{flow}"
+
+
+def connect(address: str, session_timeout_s: float, deadline_s: float = 20) -> KazooClient:
+    """A client whose session comes back within about half a second of ZooKeeper, however long that was away."""
+    client = KazooClient(hosts=address, timeout=session_timeout_s, connection_retry=_retry(), command_retry=_retry())
+    try:
+        client.start(timeout=deadline_s)
+    except KazooTimeoutError:
+        client.close()
+        raise UnbrokenError(
+            f"no ZooKeeper answers at {address}. Start the flow with `unbroken run`, or give the address of "
+            "the ensemble it uses with --zookeeper HOST:PORT."
+        ) from None
+    return client
+
+
+def _retry() -> KazooRetry:
+    # Kazoo multiplies the pause with a random factor each time: without growth it would shrink towards nothing.
+    return KazooRetry(max_tries=-1, delay=RETRY_FIRST_S, backoff=1.5, max_jitter=0.2, max_delay=RETRY_LONGEST_S)
+
+
+def read_members(client: KazooClient, flow: str) -> dict[NodeId, Member]:
+    out: dict[NodeId, Member] = {}
+    for name, data in _children(client, f"{root_of(flow)}/members").items():
+        out[name] = Member.from_bytes(data)
+    return out
+
+
+def read_layout(client: KazooClient, flow: str) -> Layout | None:
+    try:
+        return layout_from(client.get(f"{root_of(flow)}/layout")[0])
+    except NoNodeError:
+        return None
+
+
+def read_stopped(client: KazooClient, flow: str) -> dict[ReplicaId, str]:
+    """Replicas that stopped on their own, and why."""
+    found = _children(client, f"{root_of(flow)}/stopped")
+    return {ReplicaId.parse(name): data.decode(errors="replace") for name, data in found.items()}
+
+
+def read_history(client: KazooClient, flow: str) -> list[dict[str, Any]]:
+    """The sentences of the flow's history, oldest first."""
+    return [json.loads(data) for data in _children(client, f"{root_of(flow)}/history").values()]
+
+
+def _children(client: KazooClient, path: str) -> dict[str, bytes]:
+    """Names and data of the entries below ``path``, by name; those that vanish meanwhile are left out."""
+    out: dict[str, bytes] = {}
+    try:
+        names = client.get_children(path)
+    except NoNodeError:
+        return out
+    for name in sorted(names):
+        try:
+            out[name] = client.get(f"{path}/{name}")[0]
+        except NoNodeError:
+            continue
+    return out
+
+
+def layout_bytes(layout: Layout) -> bytes:
+    return json.dumps(layout.to_json()).encode()
+
+
+def layout_from(data: bytes) -> Layout:
+    return Layout.from_json(json.loads(data))
+
+
+def topology_bytes(topology: Topology) -> bytes:
+    sinks = {
+        consumer: {
+            "part": producer,
+            "shards": topology.segments[producer],
+            "client": consumer in topology.client_sinks,
+        }
+        for producer, consumer in topology.edges
+        if consumer in topology.sinks
+    }
+    return json.dumps({"sinks": sinks}).encode()
+
+
+def sinks_from(data: bytes) -> dict[str, SinkInfo]:
+    """The sinks in the document that ``topology_bytes`` wrote, by name."""
+    return {name: SinkInfo(**sink) for name, sink in json.loads(data)["sinks"].items()}
+
+
+def in_sync_bytes(sync: InSync) -> bytes:
+    return json.dumps({"term": sync.term, "leader": sync.leader, "members": sorted(sync.members)}).encode()
+
+
+def in_sync_from(data: bytes, version: int) -> InSync:
+    value = json.loads(data)
+    return InSync(int(value["term"]), value["leader"], frozenset(value["members"]), version)

@@ -1,0 +1,122 @@
+"""The source side of an ingress node: when to cut a pulse, what goes into the log, who is waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unbroken.protocol.ids import NodeId
+from unbroken.protocol.ingress import (
+    Append,
+    AppendAck,
+    Commit,
+    IngressInstruction,
+    IngressLog,
+    InSync,
+    Persist,
+    ProposeInSync,
+    Tell,
+)
+from unbroken.protocol.messages import (
+    CommitEntry,
+    Instruction,
+    PersistEntry,
+    PollSources,
+    PushArrived,
+    Report,
+    Send,
+    SourcesPolled,
+)
+from unbroken.protocol.pulse import AdaptivePulse
+
+
+@dataclass
+class SourceSide:
+    """A member of the ingress: its log, and the pulse if it leads.
+
+    A link that breaks is usually up again after a moment, and a member once out of the in-sync set does not come
+    back by itself; so a lost peer is given ``grace_ms`` to return before the store is asked to go on without it.
+
+    Invariant: at most one pulse is being cut at a time, and only by the leader.
+    """
+
+    me: NodeId
+    log: IngressLog
+    pulse: AdaptivePulse
+    grace_ms: float
+    polling: bool = False
+    suspects: dict[NodeId, float] = field(default_factory=dict)
+
+    @property
+    def may_cut(self) -> bool:
+        return self.log.leading and not self.log.ended and not self.polling
+
+    def tick(self, now_ms: float, in_flight: int) -> list[Instruction]:
+        """Cut a pulse if it is time, and give up peers whose grace is over."""
+        out: list[Instruction] = []
+        for peer in sorted(peer for peer, until in self.suspects.items() if now_ms >= until):
+            del self.suspects[peer]
+            out += self._carried(self.log.lost(peer))
+        if self.may_cut and self.pulse.due(now_ms, in_flight):
+            self.polling = True
+            out.append(PollSources(self.log.last_pulse + 1))
+        return out
+
+    def wake_times_ms(self) -> list[float]:
+        """When ``tick`` is worth calling; a held pulse waits for progress, not for time."""
+        times = list(self.suspects.values())
+        if self.may_cut and not self.pulse.held:
+            times.append(self.pulse.next_due_ms())
+        return times
+
+    def polled(self, event: SourcesPolled) -> list[Instruction]:
+        self.polling = False
+        if not self.log.leading or event.pulse != self.log.last_pulse + 1:
+            return []
+        return self._carried(self.log.append(event.body, event.pulse, event.final))
+
+    def pushed(self, event: PushArrived) -> list[Instruction]:
+        if not self.log.leading:
+            return [Report(f"rows pushed to {self.me}, which does not lead the ingress; the producer will resend")]
+        return self._carried(self.log.append(event.body))
+
+    def received(self, sender: NodeId, message: Append | AppendAck) -> list[Instruction]:
+        return self._carried(self.log.receive(sender, message))
+
+    def connected(self, peer: NodeId) -> list[Instruction]:
+        self.suspects.pop(peer, None)
+        return self._carried(self.log.connected(peer))
+
+    def link_lost(self, peer: NodeId, now_ms: float) -> None:
+        self.suspects.setdefault(peer, now_ms + self.grace_ms)
+
+    def given_up(self, peer: NodeId) -> list[Instruction]:
+        """The layout has given ``peer`` up: nothing is left to wait for."""
+        self.suspects.pop(peer, None)
+        return self._carried(self.log.lost(peer))
+
+    def in_sync(self, sync: InSync) -> list[Instruction]:
+        was_leading = self.log.leading
+        out = self._carried(self.log.in_sync(sync))
+        if self.log.leading and not was_leading:
+            out.append(Report(f"{self.me} leads the ingress (term {self.log.sync.term})"))
+        return out
+
+    def check(self) -> None:
+        self.log.check()
+        self.pulse.check()
+
+    @staticmethod
+    def _carried(instructions: list[IngressInstruction]) -> list[Instruction]:
+        """What the log wants, in the words of a node."""
+        out: list[Instruction] = []
+        for step in instructions:
+            match step:
+                case Persist(entry):
+                    out.append(PersistEntry(entry))
+                case Commit(entry):
+                    out.append(CommitEntry(entry))
+                case Tell(to, message):
+                    out.append(Send(to, message))
+                case ProposeInSync():
+                    out.append(step)
+        return out

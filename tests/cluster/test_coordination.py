@@ -1,0 +1,227 @@
+"""Several nodes' dealings with a real ZooKeeper, without Spark: layout, in-sync set, controller, lost sessions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from protocol.model_parts import chain
+from support import wait_until
+from unbroken.cluster.coordination import Callbacks, Coordination
+from unbroken.cluster.documents import (
+    Member,
+    connect,
+    read_history,
+    read_layout,
+    read_members,
+    read_stopped,
+    sinks_from,
+)
+from unbroken.cluster.zookeeper import EmbeddedZooKeeper
+from unbroken.errors import UnbrokenError
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.ingress import InSync, ProposeInSync
+from unbroken.protocol.layout import INGRESS, Layout, Topology
+
+pytestmark = pytest.mark.cluster
+
+SESSION_S = 2.0
+TOPOLOGY = chain((1,))
+S0 = ShardId("s0", 0)
+flows = (f"flow-{number}" for number in itertools.count())
+
+
+class Node:
+    """A node as ZooKeeper sees it; remembers what it was told."""
+
+    def __init__(self, name: NodeId, address: str, flow: str, topology: Topology = TOPOLOGY, wanted: int = 2) -> None:
+        self.member = Member(name, f"{name}:1", "", "here", 1, f"{name}-{id(self)}")
+        self.client = connect(address, SESSION_S)
+        self.members: dict[NodeId, Member] = {}
+        self.layouts: list[Layout] = []
+        self.syncs: list[InSync] = []
+        callbacks = Callbacks(self._members, self.layouts.append, self.syncs.append)
+        self.coordination = Coordination(self.client, flow, self.member, topology, wanted, callbacks)
+
+    def _members(self, members: dict[NodeId, Member]) -> None:
+        self.members = members
+
+    def __enter__(self) -> Node:
+        try:
+            self.coordination.start()
+        except UnbrokenError:
+            self.coordination.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.coordination.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    directory: Path = tmp_path_factory.mktemp("zookeeper")
+    with EmbeddedZooKeeper(directory / "zk", directory / "zk.log") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def zk(server: EmbeddedZooKeeper) -> Iterator[KazooClient]:
+    client = connect(server.address, SESSION_S)
+    yield client
+    client.stop()
+    client.close()
+
+
+def sentences(zk: KazooClient, flow: str) -> list[str]:
+    return [str(entry["sentence"]) for entry in read_history(zk, flow)]
+
+
+def lost(zk: KazooClient, flow: str) -> set[str]:
+    layout = read_layout(zk, flow)
+    return set() if layout is None else {str(replica) for replica in layout.lost}
+
+
+def wait_for_layout(zk: KazooClient, flow: str, *nodes: Node) -> Layout:
+    wait_until(lambda: all(node.layouts and node.syncs for node in nodes), 10, "the first layout")
+    layout = read_layout(zk, flow)
+    assert layout is not None
+    return layout
+
+
+def expire(node: Node, address: str) -> None:
+    """End a node's session behind its back, as a long absence would."""
+    thief = KazooClient(hosts=address, client_id=node.client.client_id)
+    thief.start(timeout=10)
+    thief.stop()
+    thief.close()
+
+
+def test_the_first_layout_comes_with_all_that_belongs_to_it(server: EmbeddedZooKeeper, zk: KazooClient) -> None:
+    flow = next(flows)
+    with Node("a", server.address, flow) as a:
+        wait_until(lambda: set(a.members) == {"a"}, 10, "a to see itself")
+        assert read_layout(zk, flow) is None
+        with Node("b", server.address, flow) as b:
+            layout = wait_for_layout(zk, flow, a, b)
+            assert layout.nodes == ("a", "b") and a.layouts == b.layouts == [layout]
+            assert a.syncs[0] == b.syncs[0] == InSync(1, "a", frozenset({"a", "b"}), 0)
+            found: dict[str, Any] = {n: zk.get(f"/unbroken/{flow}/{n}") for n in ("layout", "in-sync", "topology")}
+            assert len({stat.czxid for _, stat in found.values()}) == 1
+            sink = sinks_from(found["topology"][0])["sink"]
+            assert (sink.part, sink.shards, sink.client) == ("s0", 1, False)
+            wait_until(lambda: sentences(zk, flow) == ["first layout on a, b"], 10, "the history")
+
+
+def test_of_two_changes_of_the_in_sync_set_one_succeeds(server: EmbeddedZooKeeper, zk: KazooClient) -> None:
+    flow = next(flows)
+    with Node("a", server.address, flow) as a, Node("b", server.address, flow) as b:
+        wait_for_layout(zk, flow, a, b)
+        for node in (a, b):
+            alone = InSync(2, node.member.node, frozenset({node.member.node}), 0)
+            node.coordination.propose(ProposeInSync(alone, replaces=0))
+        wait_until(lambda: a.syncs[-1].version == b.syncs[-1].version == 1, 10, "both to see the change")
+        assert a.syncs[-1] == b.syncs[-1] and a.syncs[-1].leader in {"a", "b"}
+        stored = json.loads(zk.get(f"/unbroken/{flow}/in-sync")[0])
+        assert stored == {"term": 2, "leader": a.syncs[-1].leader, "members": [a.syncs[-1].leader]}
+
+
+def test_another_node_takes_over_from_a_controller_that_leaves(server: EmbeddedZooKeeper, zk: KazooClient) -> None:
+    flow = next(flows)
+    with Node("a", server.address, flow) as a:
+        wait_until(lambda: zk.exists(f"/unbroken/{flow}/controller"), 10, "a to be a candidate")
+        with Node("b", server.address, flow) as b:
+            wait_for_layout(zk, flow, a, b)
+            a.coordination.close()
+            wait_until(lambda: lost(zk, flow) == {"ingress.0#0", "s0.0#1"}, 10, "b to drop a")
+            wait_until(lambda: b.layouts[-1].version == 2, 10, "b to hear of it")
+            wait_until(lambda: any("a lost" in each for each in sentences(zk, flow)), 10, "the history")
+
+
+def test_a_stopped_replica_is_dropped_and_the_last_one_is_not(server: EmbeddedZooKeeper, zk: KazooClient) -> None:
+    flow = next(flows)
+    first, second = ReplicaId(S0, 0), ReplicaId(S0, 1)
+    with Node("a", server.address, flow) as a, Node("b", server.address, flow) as b:
+        wait_for_layout(zk, flow, a, b)
+        a.coordination.replica_stopped(second, "its query failed")
+        a.coordination.replica_stopped(second, "told twice")
+        wait_until(lambda: lost(zk, flow) == {"s0.0#1"}, 10, "the stopped replica to be dropped")
+        b.coordination.replica_stopped(first, "its query failed, too")
+        wait_until(lambda: set(read_stopped(zk, flow)) == {first, second}, 10, "the second stop to be known")
+        # A node that leaves makes the controller decide once more, with both stops in view.
+        b.coordination.close()
+        wait_until(lambda: "ingress.0#1" in lost(zk, flow), 10, "b to be dropped")
+        assert lost(zk, flow) == {"s0.0#1", "ingress.0#1"}
+        assert read_stopped(zk, flow)[second] == "its query failed"
+
+
+def test_a_shard_keeps_its_last_replica_when_all_its_nodes_go(server: EmbeddedZooKeeper, zk: KazooClient) -> None:
+    flow = next(flows)
+    with Node("a", server.address, flow) as a, Node("b", server.address, flow) as b:
+        wait_for_layout(zk, flow, a, b)
+        with Node("spare", server.address, flow) as spare:
+            a.coordination.close()
+            wait_until(lambda: lost(zk, flow) == {"ingress.0#0", "s0.0#1"}, 10, "a to be dropped")
+            b.coordination.close()
+            wait_until(lambda: set(spare.members) == {"spare"}, 10, "the spare node to be alone")
+            controllers = f"/unbroken/{flow}/controller"
+            wait_until(lambda: len(zk.get_children(controllers)) == 1, 10, "the spare node to be the controller")
+            spare.coordination._missed_since["b"] = -1e9
+            spare.coordination._decide(read_members(zk, flow))
+            layout = read_layout(zk, flow)
+            assert layout is not None and layout.counted(S0) and layout.counted(INGRESS)
+
+
+def test_a_node_whose_session_ended_is_back_before_it_is_missed(server: EmbeddedZooKeeper, zk: KazooClient) -> None:
+    flow = next(flows)
+    with Node("a", server.address, flow) as a, Node("b", server.address, flow) as b:
+        wait_for_layout(zk, flow, a, b)
+        for node in (a, b):
+            before = node.client.client_id
+            expire(node, server.address)
+            wait_until(lambda: node.client.client_id not in (None, before), 10, "a session of its own")  # noqa: B023
+        wait_until(lambda: set(read_members(zk, flow)) == {"a", "b"}, 10, "both to be members again")
+        owners = {zk.get(f"/unbroken/{flow}/members/{node.member.node}")[1].ephemeralOwner for node in (a, b)}
+        assert owners == {node.client.client_id[0] for node in (a, b)}
+        assert lost(zk, flow) == set()
+
+
+def test_a_name_is_given_once(server: EmbeddedZooKeeper, zk: KazooClient) -> None:
+    flow = next(flows)
+    with Node("a", server.address, flow) as a:
+        with (
+            pytest.raises(UnbrokenError, match="a node named a is already part of the flow"),
+            Node("a", server.address, flow),
+        ):
+            pass
+        with Node("b", server.address, flow) as b:
+            wait_for_layout(zk, flow, a, b)
+        wait_until(lambda: "b" not in read_members(zk, flow), 10, "b to be gone")
+        with pytest.raises(UnbrokenError, match="cannot take that place"), Node("b", server.address, flow):
+            pass
+
+
+def test_everything_goes_on_after_zookeeper_was_killed(tmp_path: Path) -> None:
+    server = EmbeddedZooKeeper(tmp_path / "zk", tmp_path / "zk.log")
+    with server, Node("a", server.address, "killed") as a, Node("b", server.address, "killed") as b:
+        wait_until(lambda: all(node.layouts and node.syncs for node in (a, b)), 10, "the first layout")
+        server.kill9()
+        wait_until(lambda: not a.client.connected and not b.client.connected, 10, "the loss to be noticed")
+        a.coordination.report("said while ZooKeeper was away")
+        server.start()
+        wait_until(lambda: a.client.connected and b.client.connected, 5, "both sessions to be back")
+        zk = connect(server.address, SESSION_S)
+        try:
+            wait_until(lambda: "said while ZooKeeper was away" in sentences(zk, "killed"), 10, "the report")
+            assert set(read_members(zk, "killed")) == {"a", "b"} and lost(zk, "killed") == set()
+            a.coordination.close()
+            wait_until(lambda: "s0.0#1" in lost(zk, "killed"), 10, "b to drop a")
+        finally:
+            zk.stop()
+            zk.close()

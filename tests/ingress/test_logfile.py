@@ -1,0 +1,175 @@
+"""The ingress log on disk: what was acknowledged comes back, whatever the end of a process left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unbroken.ingress import logfile
+from unbroken.ingress.logfile import IngressLogFile
+from unbroken.protocol.ingress import Entry
+
+
+def entry(index: int, term: int = 1, body: bytes = b"body") -> Entry:
+    return Entry(index, term, body, pulse=index, final=False)
+
+
+def filled(directory: Path, *entries: Entry) -> IngressLogFile:
+    log = IngressLogFile(directory)
+    for each in entries:
+        log.append(each)
+    return log
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(directory.iterdir())
+
+
+@given(
+    bodies=st.lists(st.tuples(st.binary(max_size=60), st.integers(0, 5), st.booleans()), max_size=12),
+    restarts=st.sets(st.integers(0, 12)),
+    segment_bytes=st.sampled_from([1, 50, 10_000]),
+)
+@settings(max_examples=60, deadline=None)
+def test_entries_come_back_in_order(
+    bodies: list[tuple[bytes, int, bool]],
+    restarts: set[int],
+    segment_bytes: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    directory = tmp_path_factory.mktemp("log")
+    written = [Entry(i, 1, body, pulse, final) for i, (body, pulse, final) in enumerate(bodies, start=1)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logfile, "SEGMENT_BYTES", segment_bytes)
+        log = IngressLogFile(directory)
+        for each in written:
+            if each.index in restarts:
+                log.close()
+                log = IngressLogFile(directory)
+            log.append(each)
+            # It has left the process, so that even kill -9 does not lose it.
+            assert IngressLogFile(directory).read()[-1] == each
+        log.close()
+    assert IngressLogFile(directory).read() == written
+
+
+def test_an_empty_log_has_no_entries_and_is_closed_twice(tmp_path: Path) -> None:
+    log = IngressLogFile(tmp_path / "deep" / "log")
+    assert log.read() == []
+    log.trim(5)
+    log.close()
+    log.close()
+
+
+@pytest.mark.parametrize("kept", range(1, 9))
+def test_a_torn_tail_is_left_out_wherever_it_is_torn(tmp_path: Path, kept: int) -> None:
+    filled(tmp_path, entry(1), entry(2)).close()
+    (path,) = files(tmp_path)
+    whole = path.read_bytes()
+    filled(tmp_path / "other", entry(1), entry(2), entry(3, body=b"x" * 40)).close()
+    longer = files(tmp_path / "other")[0].read_bytes()
+    path.write_bytes(longer[: len(whole) + (len(longer) - len(whole)) * kept // 9])
+    assert IngressLogFile(tmp_path).read() == [entry(1), entry(2)]
+
+
+@pytest.mark.parametrize("rewritten", [1, 2, 3])
+def test_what_follows_a_torn_tail_after_a_restart_is_read(tmp_path: Path, rewritten: int) -> None:
+    """The first entry after the restart may have the index a file begins with: it must not go behind the tear."""
+    filled(tmp_path, entry(1), entry(2), entry(3)).close()
+    (path,) = files(tmp_path)
+    path.write_bytes(path.read_bytes()[:-2])
+    again = filled(tmp_path, *(entry(index, term=2) for index in range(rewritten, 5)))
+    expected = [entry(index, term=2 if index >= rewritten else 1) for index in range(1, 5)]
+    assert again.read() == expected
+    again.close()
+    assert IngressLogFile(tmp_path).read() == expected
+
+
+def test_a_log_that_begins_with_a_torn_entry(tmp_path: Path) -> None:
+    filled(tmp_path, entry(1)).close()
+    (path,) = files(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert IngressLogFile(tmp_path).read() == []
+    filled(tmp_path, entry(1, term=2)).close()
+    assert IngressLogFile(tmp_path).read() == [entry(1, term=2)]
+
+
+def test_an_entry_of_a_higher_term_replaces_it_and_what_followed(tmp_path: Path) -> None:
+    log = filled(tmp_path, *(entry(i) for i in range(1, 6)), entry(3, term=2, body=b"other"))
+    assert log.read() == [entry(1), entry(2), entry(3, term=2, body=b"other")]
+    log.append(entry(4, term=2))
+    assert [(e.index, e.term) for e in log.read()] == [(1, 1), (2, 1), (3, 2), (4, 2)]
+
+
+def test_a_new_leader_may_bring_an_entry_of_an_older_term(tmp_path: Path) -> None:
+    """Its own tail, kept from before: what a leader in between wrote in that place is gone all the same."""
+    log = filled(tmp_path, entry(1), entry(2, term=2), entry(3, term=2), entry(2, term=1, body=b"kept"))
+    assert log.read() == [entry(1), entry(2, term=1, body=b"kept")]
+
+
+def test_replacement_holds_across_files_and_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that begins in the middle of older ones must not be read before them."""
+    monkeypatch.setattr(logfile, "SEGMENT_BYTES", 60)
+    filled(tmp_path, *(entry(i) for i in range(1, 9))).close()
+    assert len(files(tmp_path)) > 2
+    filled(tmp_path, entry(4, term=2), entry(5, term=2)).close()
+    assert [(e.index, e.term) for e in IngressLogFile(tmp_path).read()] == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2)]
+    filled(tmp_path, entry(4, term=3)).close()
+    assert [(e.index, e.term) for e in IngressLogFile(tmp_path).read()] == [(1, 1), (2, 1), (3, 1), (4, 3)]
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 2)), max_size=25),
+    segment_bytes=st.sampled_from([1, 100]),
+)
+@settings(max_examples=80, deadline=None)
+def test_disk_and_memory_agree(
+    steps: list[tuple[int, bool, int]], segment_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Any run of appends, replacements, restarts and trims leaves at least what is still needed, and nothing wrong."""
+    directory = tmp_path_factory.mktemp("log")
+    memory: list[Entry] = []
+    done = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logfile, "SEGMENT_BYTES", segment_bytes)
+        log = IngressLogFile(directory)
+        for term, (back, restart, trimmed) in enumerate(steps, start=1):
+            if restart:
+                log.close()
+                log = IngressLogFile(directory)
+            last = memory[-1].index if memory else 0
+            index = max(done, last - back) + 1  # what is done with is never replaced
+            memory = [*(e for e in memory if e.index < index), entry(index, term)]
+            log.append(memory[-1])
+            done = min(done + trimmed, index)
+            log.trim(done)
+            on_disk = log.read()
+            assert [e for e in on_disk if e.index > done] == [e for e in memory if e.index > done]
+            assert set(on_disk) <= set(memory)
+        log.close()
+
+
+def test_trimming_deletes_whole_files_and_only_those(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logfile, "SEGMENT_BYTES", 1)  # one entry per file
+    log = filled(tmp_path, *(entry(i) for i in range(1, 6)))
+    log.trim(0)
+    assert len(files(tmp_path)) == 5
+    log.trim(3)
+    assert [e.index for e in log.read()] == [4, 5]
+    log.trim(99)
+    assert [e.index for e in log.read()] == [5]  # the file in use stays
+    log.append(entry(6))
+    assert [e.index for e in log.read()] == [5, 6]
+    log.close()
+
+
+def test_a_file_with_an_entry_that_is_needed_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logfile, "SEGMENT_BYTES", 60)
+    log = filled(tmp_path, *(entry(i) for i in range(1, 9)))
+    log.trim(3)
+    left = [e.index for e in log.read()]
+    assert left[0] <= 4 and left == list(range(left[0], 9))
+    log.close()

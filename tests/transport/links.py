@@ -1,0 +1,106 @@
+"""A node's two ends of a link without the node: a service that remembers, and a link that remembers."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+from support import wait_until
+
+from unbroken.protocol.ids import ShardId, StreamId
+from unbroken.protocol.messages import Message
+from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.transport.link import Link, LinkHandlers
+from unbroken.transport.server import NodeServer
+
+STREAM = StreamId(ShardId("src", 0), ShardId("seg", 0))
+TOKEN = "right"
+HEARTBEAT_S = 0.05
+TIMEOUT_S = 1.0
+
+
+def header(number: int, size: int = 0) -> UnitHeader:
+    return UnitHeader(STREAM, number, number, 1_000 + number, Digest(1, number), size)
+
+
+class Service:
+    """What a node answers; units are made from their headers."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, Message]] = []
+        self.gone: list[str] = []
+        self.stops = 0
+        self.trimmed: set[int] = set()
+
+    def message_arrived(self, sender: str, message: Message) -> None:
+        self.messages.append((sender, message))
+
+    def subscriber_gone(self, sender: str) -> None:
+        self.gone.append(sender)
+
+    def read_outbox(self, header: UnitHeader) -> pa.Buffer:
+        if header.number in self.trimmed:
+            raise FileNotFoundError(str(header.number))
+        return pa.py_buffer(content(header))
+
+    def ask_gate(self, replica: str, instance: str, start: int) -> int:
+        return start + 1
+
+    def read_inbox(self, replica: str, stream: str, number: int) -> pa.Table:
+        return pa.table({"n": [number], "replica": [replica], "stream": [stream]})
+
+    def status(self) -> dict[str, Any]:
+        return {"node": "served"}
+
+    def request_stop(self) -> None:
+        self.stops += 1
+
+
+def content(header: UnitHeader) -> bytes:
+    return (b"%08d" % header.number) * max(1, header.size // 8)
+
+
+def serve(service: Service, port: int = 0, token: str = TOKEN) -> NodeServer:
+    return NodeServer("127.0.0.1", port, token, service, HEARTBEAT_S)
+
+
+class Watched:
+    """A link and all it told; an owner thread asks it for signs of life as a node's loop does."""
+
+    def __init__(self, address: str, peer: str, token: str = TOKEN, timeout_s: float = TIMEOUT_S) -> None:
+        self.events: list[str] = []
+        self.units: list[tuple[UnitHeader, int, bytes]] = []
+        handlers = LinkHandlers(
+            up=lambda _: self.events.append("up"),
+            lost=lambda _: self.events.append("lost"),
+            unit=lambda _, header, data: self.units.append((header, len(data), data[:16].to_pybytes())),
+        )
+        self.link = Link("me", peer, address, token, handlers, heartbeat_s=HEARTBEAT_S, timeout_s=timeout_s)
+        self._ended = threading.Event()
+        self._owner = threading.Thread(target=self._own, name=f"owner-of-{peer}", daemon=True)
+
+    def __enter__(self) -> Watched:
+        self.link.start()
+        self._owner.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._owner.join(timeout=5)
+        self.link.close()
+
+    def wait_for(self, *events: str, deadline_s: float = 10) -> None:
+        wait_until(lambda: self.events[: len(events)] == list(events), deadline_s, lambda: f"{events}: {self.events}")
+
+    def _own(self) -> None:
+        while not self._ended.wait(0.05):
+            self.link.check_alive()
+
+
+def threads_of(peer: str) -> list[str]:
+    """Threads of links to or from ``peer`` that are still alive."""
+    return [thread.name for thread in threading.enumerate() if thread.name.endswith(f"-{peer}")]

@@ -1,0 +1,271 @@
+"""Links between real servers over loopback: what is sent arrives, and breaks and silence are noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.flight as flight
+import pytest
+from support import wait_until
+
+from transport.links import STREAM, TIMEOUT_S, TOKEN, Service, Watched, content, header, serve, threads_of
+from unbroken.protocol.ids import ReplicaId, ShardId
+from unbroken.protocol.ingress import Append, Entry
+from unbroken.protocol.messages import Ack, Message, Progress, Subscribe
+from unbroken.transport import server as server_module
+from unbroken.transport.auth import call_options
+from unbroken.transport.server import NodeServer
+
+TESTS = Path(__file__).parent.parent
+REPLICA = ReplicaId(ShardId("seg", 0), 1)
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def server(service: Service) -> Iterator[NodeServer]:
+    server = serve(service)
+    yield server
+    server.close()
+
+
+def test_messages_and_units_arrive_in_order(server: NodeServer, service: Service) -> None:
+    sent: list[Message] = [Subscribe(STREAM, str(REPLICA), 0)]
+    sent += [Ack(STREAM, str(REPLICA), number) for number in range(200)]
+    sent += [Append(1, Entry(1, 1, os.urandom(100_000), 0), 0), Progress(REPLICA, 5)]
+    with Watched(server.address, "order") as watched:
+        watched.wait_for("up")
+        for message in sent:
+            watched.link.send(message)
+        for number in range(1, 301):
+            server.send_unit("me", header(number))
+        wait_until(lambda: len(service.messages) >= len(sent), 10, "all messages")
+        wait_until(lambda: len(watched.units) >= 300, 10, "all units")
+        assert service.messages == [("me", message) for message in sent]
+        assert [unit[0] for unit in watched.units] == [header(number) for number in range(1, 301)]
+        assert all(data == content(unit)[:16] for unit, _, data in watched.units)
+        assert watched.events == ["up"]
+
+
+def test_two_nodes_reach_each_other_both_ways() -> None:
+    services = {name: Service() for name in "ab"}
+    servers = {name: serve(service) for name, service in services.items()}
+    with Watched(servers["b"].address, "pair-b") as a, Watched(servers["a"].address, "pair-a") as b:
+        a.wait_for("up")
+        b.wait_for("up")
+        a.link.send(Progress(REPLICA, 1))
+        b.link.send(Progress(REPLICA, 2))
+        servers["a"].send_unit("me", header(1))
+        servers["b"].send_unit("me", header(2))
+        wait_until(lambda: a.units and b.units and all(s.messages for s in services.values()), 10, "both ways")
+        assert services["b"].messages == [("me", Progress(REPLICA, 1))]
+        assert services["a"].messages == [("me", Progress(REPLICA, 2))]
+        assert (a.units[0][0], b.units[0][0]) == (header(2), header(1))
+    for each in servers.values():
+        each.close()
+
+
+def test_an_idle_link_stays_up(server: NodeServer) -> None:
+    with Watched(server.address, "idle", timeout_s=0.5) as watched:
+        watched.wait_for("up")
+        since = time.monotonic()
+        wait_until(lambda: time.monotonic() - since > 1.5, 5, "three times the timeout")
+        assert watched.events == ["up"]
+
+
+def test_units_that_were_trimmed_are_left_out(server: NodeServer, service: Service) -> None:
+    service.trimmed = {2}
+    with Watched(server.address, "trimmed") as watched:
+        watched.wait_for("up")
+        for number in (1, 2, 3):
+            server.send_unit("me", header(number))
+        wait_until(lambda: len(watched.units) == 2, 10, "units 1 and 3")
+        assert [unit[0].number for unit in watched.units] == [1, 3]
+    server.send_unit("nobody", header(1))  # a peer without a link subscribes again when it comes
+
+
+def test_a_large_unit_passes(server: NodeServer) -> None:
+    size = 50_000_000
+    with Watched(server.address, "large") as watched:
+        watched.wait_for("up")
+        server.send_unit("me", header(1, size))
+        server.send_unit("me", header(2))
+        wait_until(lambda: len(watched.units) == 2, 30, "a unit of 50 MB and the one behind it")
+        assert [(unit.number, length) for unit, length, _ in watched.units] == [(1, size), (2, 8)]
+        assert watched.events == ["up"]
+
+
+@pytest.mark.parametrize("token", ["wrong", "", "right "])
+def test_a_wrong_token_is_refused_everywhere(server: NodeServer, service: Service, token: str) -> None:
+    with Watched(server.address, "intruder", token=token) as watched:
+        watched.link.send(Progress(REPLICA, 1))
+        client = flight.connect(f"grpc://{server.address}")
+        options = call_options(token, 5)
+        with pytest.raises(flight.FlightUnauthenticatedError, match="missing or wrong"):
+            list(client.do_action(flight.Action("status", b""), options))
+        with pytest.raises(flight.FlightUnauthenticatedError, match="missing or wrong"):
+            client.do_get(flight.Ticket(b"{}"), options).read_all()
+        with pytest.raises(flight.FlightUnauthenticatedError, match="missing or wrong"):
+            list(client.do_action(flight.Action("stop", b""), flight.FlightCallOptions(timeout=5)))
+        client.close()
+        assert (watched.events, service.messages, service.stops) == ([], [], 0)
+
+
+def test_questions_are_answered(server: NodeServer, service: Service) -> None:
+    client = flight.connect(f"grpc://{server.address}")
+    options = call_options(TOKEN, 5)
+
+    def ask(kind: str, **question: object) -> object:
+        (result,) = client.do_action(flight.Action(kind, json.dumps(question).encode()), options)
+        return json.loads(result.body.to_pybytes())
+
+    assert ask("gate", replica="seg.0#0", instance="i", start=4) == 5
+    assert ask("status") == {"node": "served"}
+    assert ask("stop") is None and service.stops == 1
+    ticket = flight.Ticket(json.dumps({"replica": "r", "stream": "s", "number": 3}).encode())
+    assert client.do_get(ticket, options).read_all().to_pydict() == {"n": [3], "replica": ["r"], "stream": ["s"]}
+    with pytest.raises(flight.FlightServerError, match="no action 'destroy'"):
+        ask("destroy")
+    client.close()
+
+
+def test_garbage_ends_the_link_and_nothing_else(server: NodeServer, service: Service) -> None:
+    with Watched(server.address, "garbage") as watched:
+        watched.wait_for("up")
+        watched.link._outgoing.put(b'["ack",5,"r",1]\n')
+        watched.wait_for("up", "lost", "up")
+        watched.link.send(Progress(REPLICA, 1))
+        wait_until(lambda: service.messages, 10, "a message over the link that came back")
+
+
+def test_the_link_comes_back_when_the_server_does(service: Service) -> None:
+    first = serve(service)
+    port = first.port
+    with Watched(first.address, "restarted") as watched:
+        watched.wait_for("up")
+        first.close()
+        watched.wait_for("up", "lost")
+        assert service.gone == ["me"]
+        second = serve(service, port)
+        watched.wait_for("up", "lost", "up")
+        watched.link.send(Progress(REPLICA, 9))
+        second.send_unit("me", header(4))
+        wait_until(lambda: watched.units and service.messages, 10, "traffic after the restart")
+        second.close()
+
+
+def test_a_link_waits_for_a_server_that_is_not_there_yet(service: Service) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with Watched(f"127.0.0.1:{port}", "late") as watched:
+        watched.link.send(Progress(REPLICA, 1))
+        watched.link.drop()
+        late = serve(service, port)
+        watched.wait_for("up")
+        late.close()
+
+
+def test_a_second_link_of_the_same_peer_replaces_the_first(server: NodeServer) -> None:
+    with Watched(server.address, "twice-1") as old:
+        old.wait_for("up")
+        with Watched(server.address, "twice-2") as young:
+            young.wait_for("up")
+            old.wait_for("up", "lost")
+
+
+@pytest.fixture
+def frozen() -> Iterator[subprocess.Popen[str]]:
+    """A server in a process of its own; thawed and ended afterwards."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    command = [sys.executable, str(Path(__file__).parent / "frozen_server.py")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    yield process
+    process.send_signal(signal.SIGCONT)
+    process.kill()
+    process.communicate(timeout=10)
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_a_frozen_peer_is_noticed_within_the_timeout_and_used_again_when_it_thaws(
+    frozen: subprocess.Popen[str],
+) -> None:
+    with Watched(address_of(frozen), "frozen") as watched:
+        watched.wait_for("up")
+        frozen.send_signal(signal.SIGSTOP)
+        since = time.monotonic()
+        watched.wait_for("up", "lost", deadline_s=10)
+        # Noticed after the timeout, not before it; the rest is the owner's interval and a busy machine.
+        assert TIMEOUT_S * 0.8 < time.monotonic() - since < TIMEOUT_S + 2
+        frozen.send_signal(signal.SIGCONT)
+        watched.wait_for("up", "lost", "up", deadline_s=30)
+
+
+def test_a_killed_peer_is_noticed_at_once(frozen: subprocess.Popen[str]) -> None:
+    with Watched(address_of(frozen), "killed", timeout_s=60) as watched:
+        watched.wait_for("up")
+        frozen.kill()
+        watched.wait_for("up", "lost", deadline_s=5)
+
+
+def test_a_listener_that_never_answers_holds_nothing_up() -> None:
+    """It accepts connections and says nothing: the link never comes up, and can be closed."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with Watched("127.0.0.1:%d" % listener.getsockname()[1], "mute") as watched:
+            since = time.monotonic()
+            wait_until(lambda: time.monotonic() - since > 2 * TIMEOUT_S, 10, "twice the timeout")
+            assert watched.events == []
+            watched.link.send(Progress(REPLICA, 1))
+        wait_until(lambda: not threads_of("mute"), 10, lambda: f"the end of {threads_of('mute')}")
+
+
+def test_closing_both_sides_leaves_no_thread(service: Service) -> None:
+    server = serve(service)
+    with Watched(server.address, "closing") as watched:
+        watched.wait_for("up")
+        wait_until(lambda: len(threads_of("closing")) == 3, 5, "the threads of the link and its owner")
+        assert threads_of("me")
+        since = time.monotonic()
+    server.close()
+    wait_until(lambda: not threads_of("closing") and not threads_of("me"), 5, lambda: str(threads_of("closing")))
+    assert time.monotonic() - since < 5
+
+
+def test_a_server_closes_while_its_peer_is_up(service: Service) -> None:
+    server = serve(service)
+    with Watched(server.address, "abandoned") as watched:
+        watched.wait_for("up")
+        since = time.monotonic()
+        server.close()
+        assert time.monotonic() - since < 5
+        watched.wait_for("up", "lost")
+    wait_until(lambda: not threads_of("abandoned") and not threads_of("me"), 5, "the end of all threads")
+
+
+def test_a_peer_that_does_not_read_is_given_up(
+    server: NodeServer, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "OUTGOING_LIMIT", 4)
+    with Watched(server.address, "slow") as watched:
+        watched.wait_for("up")
+        for number in range(1, 50):
+            server.send_unit("me", header(number, 5_000_000))
+        wait_until(lambda: service.gone, 10, "the link given up")
+        watched.wait_for("up", "lost", "up")
