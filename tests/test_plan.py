@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections import Counter
 from collections.abc import Callable
@@ -114,7 +115,7 @@ def test_a_cycle_is_shown_in_the_direction_of_the_data() -> None:
     assert problem.where.startswith(f"{__file__}:") and ", segment " in problem.where
     shown = problem.what.removeprefix("the segments form a cycle: ").split(" -> ")
     assert shown[0] == shown[-1] and sorted(shown[1:]) == ["one", "three", "two"]
-    steps = set(zip(shown, shown[1:], strict=False))
+    steps = set(itertools.pairwise(shown))
     assert steps == {("one", "two"), ("two", "three"), ("three", "one")}
     assert "no loops" in problem.remedy
 
@@ -295,7 +296,7 @@ def test_every_part_has_its_own_name(name: str) -> None:
         ("nodes", 201),
         ("pulse_min", 5),
         ("pulse_max", 600_001.0),
-        ("in_flight_slack", 0),
+        ("in_flight_slack", -1),
         ("hedge", -1),
         ("gate_wait", 3_600_000.0),
         ("node_memory", "lots"),
@@ -477,7 +478,7 @@ def test_the_shards_of_a_lost_node_survive_on_its_neighbours_in_the_chain(drawn:
     layout = chained_placement(topology, names)
     for shard in topology.placed_shards:
         hosts = [names.index(layout.placement[replica]) for replica in topology.replicas_of(shard)]
-        assert all((b - a) % nodes == 1 % nodes for a, b in zip(hosts, hosts[1:], strict=False))
+        assert all((b - a) % nodes == 1 % nodes for a, b in itertools.pairwise(hosts))
 
 
 @given(topologies())

@@ -42,6 +42,9 @@ LOOK_S = 0.2
 REFRESH_S = 2.0
 """Nodes that joined or moved are looked for this often; the nodes known already go on being heard."""
 
+CLOSE_S = 2.0
+"""Longest wait for the search for nodes to end; a read from ZooKeeper takes at most half of it."""
+
 GAP_S = 2.0
 """How long a unit that every linked node has passed over is still hoped for: another node may be about to link."""
 
@@ -107,7 +110,9 @@ class Subscription:
         self._final: set[StreamId] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._refreshed = 0.0
+        self._link_lock = threading.Lock()
+        # On a thread of its own: a ZooKeeper that hangs must not hold results up.
+        self._finder = threading.Thread(target=self._find_hosts, name="find-hosts", daemon=True)
 
     @classmethod
     def of(cls, zookeeper: str, flow: str, sink: str, token: str, *, after: int = 0) -> Subscription:
@@ -133,10 +138,7 @@ class Subscription:
         """The next result; None after the end, or when none came in time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._closed.is_set():
-            now = time.monotonic()
-            if now - self._refreshed > REFRESH_S:
-                self._refresh()
-            wait = LOOK_S if deadline is None else min(LOOK_S, max(0.0, deadline - now))
+            wait = LOOK_S if deadline is None else min(LOOK_S, max(0.0, deadline - time.monotonic()))
             try:
                 return self._results.get(timeout=wait)
             except queue.Empty:
@@ -158,11 +160,14 @@ class Subscription:
         return sum(inbox.duplicates for inbox in self._inboxes.values())
 
     def close(self) -> None:
-        if self._closed.is_set():
-            return
-        self._closed.set()
-        for link in list(self._links.values()):
+        with self._link_lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        for link in self._links.values():
             link.close()
+        if self._finder.is_alive():
+            self._finder.join(timeout=CLOSE_S)
         if self._directory is not None:
             self._directory.close()
 
@@ -187,6 +192,7 @@ class Subscription:
         streams = [StreamId(ShardId(part, i), ShardId(self._sink, 0)) for i in range(shards)]
         self._inboxes = {s: Inbox(s, consumed=self._after, available=self._after) for s in streams}
         self._link()
+        self._finder.start()
 
     def _source(self) -> tuple[str, int]:
         """The segment behind the sink and its number of shards."""
@@ -210,29 +216,33 @@ class Subscription:
             return set()
         return {node for replica, node in layout.placement.items() if replica.shard == stream.producer}
 
-    def _refresh(self) -> None:
-        self._refreshed = time.monotonic()
-        if self._directory is not None and self._directory.refresh():
-            self._link()
+    def _find_hosts(self) -> None:
+        """Look for nodes that joined or moved until the subscription is closed."""
+        assert self._directory is not None
+        while not self._closed.wait(REFRESH_S):
+            if self._directory.refresh():
+                self._link()
 
     def _link(self) -> None:
         """Link to every host that is a member, at the address it has."""
         assert self._directory is not None
-        self._refreshed = time.monotonic()
-        handlers = LinkHandlers(up=self._up, lost=self._lost, unit=self._unit)
         members = self._directory.members
         for node in sorted({node for stream in self._inboxes for node in self._hosts(stream)} & set(members)):
-            known = self._links.get(node)
-            address = members[node].address
-            if known is not None and known.address == address:
-                continue
-            if known is not None:
-                known.close()
-            link = Link(
-                self._name, node, address, self._token, handlers, heartbeat_s=HEARTBEAT_S, timeout_s=LINK_TIMEOUT_S
-            )
-            self._links[node] = link
-            link.start()
+            with self._link_lock:
+                if not self._closed.is_set():
+                    self._link_to(node, members[node].address)
+
+    def _link_to(self, node: NodeId, address: str) -> None:
+        known = self._links.get(node)
+        if known is not None and known.address == address:
+            return
+        if known is not None:
+            known.close()
+        handlers = LinkHandlers(up=self._up, lost=self._lost, unit=self._unit)
+        self._links[node] = Link(
+            self._name, node, address, self._token, handlers, heartbeat_s=HEARTBEAT_S, timeout_s=LINK_TIMEOUT_S
+        )
+        self._links[node].start()
 
     def _look_after_links(self) -> None:
         """Called while no result waits: then a silent link means a silent node, and a hole is not the reader's."""

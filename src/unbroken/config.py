@@ -43,10 +43,11 @@ class Settings(BaseModel):
     )
     pulse_start: Duration = Field(default=500, ge=20, le=600_000, description="Pulse at the start of a run.")
     in_flight_slack: int = Field(
-        default=1,
-        ge=1,
+        default=0,
+        ge=0,
         le=64,
-        description="Pulses in flight allowed beyond one per segment; more smooths, fewer lowers latency.",
+        description="Pulses in flight allowed beyond one per segment. With none, a pulse is cut when the first "
+        "segment is free for it, so that no unit waits; more smooths uneven segments at the price of latency.",
     )
     hedge: Duration = Field(
         default=100,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from kazoo.client import KazooClient
 
 from protocol.model_parts import chain
 from support import wait_until
-from unbroken.cluster.coordination import Callbacks, Coordination
+from unbroken.cluster.coordination import ABSENCE_S, Callbacks, Coordination
 from unbroken.cluster.documents import (
     Member,
     connect,
@@ -86,6 +88,11 @@ def sentences(zk: KazooClient, flow: str) -> list[str]:
 def lost(zk: KazooClient, flow: str) -> set[str]:
     layout = read_layout(zk, flow)
     return set() if layout is None else {str(replica) for replica in layout.lost}
+
+
+def missed_since(node: Node, missed: NodeId) -> float:
+    """Since when the controller on ``node`` misses another node."""
+    return node.coordination._missed_since.get(missed, math.inf)
 
 
 def wait_for_layout(zk: KazooClient, flow: str, *nodes: Node) -> Layout:
@@ -172,7 +179,7 @@ def test_a_shard_keeps_its_last_replica_when_all_its_nodes_go(server: EmbeddedZo
             wait_until(lambda: set(spare.members) == {"spare"}, 10, "the spare node to be alone")
             controllers = f"/unbroken/{flow}/controller"
             wait_until(lambda: len(zk.get_children(controllers)) == 1, 10, "the spare node to be the controller")
-            spare.coordination._missed_since["b"] = -1e9
+            wait_until(lambda: time.monotonic() - missed_since(spare, "b") > ABSENCE_S, 10, "b to be missed for long")
             spare.coordination._decide(read_members(zk, flow))
             layout = read_layout(zk, flow)
             assert layout is not None and layout.counted(S0) and layout.counted(INGRESS)

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
-from support import wait_until
 
+from support import wait_until
 from unbroken.protocol.ids import ShardId, StreamId
 from unbroken.protocol.messages import Message
 from unbroken.protocol.units import Digest, UnitHeader

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pyarrow.flight as flight
 import pytest
-from support import wait_until
 
+from support import wait_until
 from transport.links import STREAM, TIMEOUT_S, TOKEN, Service, Watched, content, header, serve, threads_of
 from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.ingress import Append, Entry
 from unbroken.protocol.messages import Ack, Message, Progress, Subscribe
+from unbroken.transport import link as link_module
 from unbroken.transport import server as server_module
 from unbroken.transport.auth import call_options
 from unbroken.transport.server import NodeServer
@@ -228,7 +229,7 @@ def test_a_listener_that_never_answers_holds_nothing_up() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        with Watched("127.0.0.1:%d" % listener.getsockname()[1], "mute") as watched:
+        with Watched(f"127.0.0.1:{listener.getsockname()[1]}", "mute") as watched:
             since = time.monotonic()
             wait_until(lambda: time.monotonic() - since > 2 * TIMEOUT_S, 10, "twice the timeout")
             assert watched.events == []
@@ -246,6 +247,31 @@ def test_closing_both_sides_leaves_no_thread(service: Service) -> None:
     server.close()
     wait_until(lambda: not threads_of("closing") and not threads_of("me"), 5, lambda: str(threads_of("closing")))
     assert time.monotonic() - since < 5
+
+
+def test_links_can_be_closed_at_any_moment(server: NodeServer) -> None:
+    """Ending a stream from two threads at once would abort the whole process, so this is done many times."""
+    for number in range(30):
+        with Watched(server.address, "sudden") as watched:
+            if number % 2:
+                watched.wait_for("up")
+                watched.link.send(Progress(REPLICA, number))
+        wait_until(lambda: not threads_of("sudden"), 5, lambda: f"the end of {threads_of('sudden')}")
+
+
+def test_a_link_with_a_full_queue_can_be_dropped_and_closed(
+    frozen: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "OUTGOING_LIMIT", 5)
+    with Watched(address_of(frozen), "full", timeout_s=60) as watched:
+        watched.wait_for("up")
+        frozen.send_signal(signal.SIGSTOP)
+        for number in range(60):
+            watched.link.send(Append(1, Entry(number, 1, bytes(1_000_000)), 0))
+        watched.wait_for("up", "lost", deadline_s=10)
+        frozen.send_signal(signal.SIGCONT)
+        watched.wait_for("up", "lost", "up", deadline_s=20)
+    wait_until(lambda: not threads_of("full"), 5, lambda: f"the end of {threads_of('full')}")
 
 
 def test_a_server_closes_while_its_peer_is_up(service: Service) -> None:

@@ -23,9 +23,15 @@ def header(number: int = 1, rows: int = 3) -> UnitHeader:
 
 
 @given(
-    st.integers(1, 2**40), st.integers(0, 2**50), st.integers(-(2**63), 2**63), st.booleans(), st.lists(st.integers(0, 9))
+    st.integers(1, 2**40),
+    st.integers(0, 2**50),
+    st.integers(-(2**63), 2**63),
+    st.booleans(),
+    st.lists(st.integers(0, 9)),
 )
-def test_a_unit_comes_back_with_its_header(number: int, cut_ms: int, exact: int, final: bool, values: list[int]) -> None:
+def test_a_unit_comes_back_with_its_header(
+    number: int, cut_ms: int, exact: int, final: bool, values: list[int]
+) -> None:
     made = UnitHeader(STREAM, number, number, cut_ms, Digest(len(values), exact), 7, not final, final)
     table = pa.table({"v": pa.array(values, pa.int16())})
     data = encode_unit(made, table)

@@ -100,7 +100,7 @@ def refuse_used_directory(directory: Path) -> None:
 def _log_thread_failure(failure: threading.ExceptHookArgs) -> None:
     name = "a thread" if failure.thread is None else f"thread {failure.thread.name}"
     error = failure.exc_value
-    # kazoo ends its own threads by SystemExit.
+    # SystemExit ends a thread on purpose; Python's own hook is silent about it, too.
     if error is not None and not isinstance(error, SystemExit):
         log.error("%s failed: %s: %s", name, type(error).__name__, error, exc_info=error)
 

@@ -113,6 +113,7 @@ class _Watcher:
         """Ask once. A node that is gone keeps what it said last."""
         with self._lock:
             try:
+                self._cluster.tend()
                 self._note(self._cluster.status())
             except Exception as error:
                 # What nodes say is mostly for show here: results are what the run is judged by.
@@ -120,7 +121,7 @@ class _Watcher:
 
     def _note(self, states: list[dict[str, Any]]) -> None:
         for state in states:
-            if state.get("state") == "silent":
+            if state.get("state") != "running":
                 continue
             self.states[state["node"]] = state
             self.divergences |= set(state.get("divergences", []))

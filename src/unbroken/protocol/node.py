@@ -58,7 +58,7 @@ class ProtocolSettings:
     pulse_min_ms: float = 250
     pulse_max_ms: float = 10_000
     pulse_start_ms: float = 500
-    in_flight_slack: int = 1
+    in_flight_slack: int = 0
     hedge_ms: float = 100
     client_retain: int = 2_000
     grace_ms: float = 200

@@ -25,6 +25,10 @@ SHRINK = 0.97
 """Factor on the period after a pulse that found the flow with room: small, so that the period creeps down to
 what the slowest segment can carry and stays near it."""
 
+CREEP = 0.99
+"""Factor when the flow just had room for this pulse: a chain of segments that is evenly filled looks like that,
+and could still carry more."""
+
 ROOMY_STREAK = 8
 """Pulses with room in a row after which the load must have fallen: in balance it is one to three."""
 
@@ -61,12 +65,8 @@ class AdaptivePulse:
             return False
         if self.held:
             self._stretch(now_ms)
-        elif in_flight < self.in_flight_bound - 1:
-            self.roomy += 1
-            factor = SHRINK if self.roomy < ROOMY_STREAK else FAST_SHRINK
-            self.period_ms = max(self.min_ms, self.period_ms * factor)
-        else:
-            self.roomy = 0
+        elif self.last_ms is not None:
+            self._shrink(in_flight)
         self.held = False
         self.last_ms = now_ms
         return True
@@ -76,6 +76,16 @@ class AdaptivePulse:
 
     def check(self) -> None:
         require(self.min_ms <= self.period_ms <= self.max_ms, f"pulse period {self.period_ms} out of bounds")
+
+    def _shrink(self, in_flight: int) -> None:
+        """The flow took this pulse at once: try a shorter period, boldly if it was well ahead for a while."""
+        if self.in_flight_bound - in_flight > 1 or self.in_flight_bound == 1:
+            self.roomy += 1
+            factor = SHRINK if self.roomy < ROOMY_STREAK else FAST_SHRINK
+        else:
+            self.roomy = 0
+            factor = CREEP
+        self.period_ms = max(self.min_ms, self.period_ms * factor)
 
     def _stretch(self, now_ms: float) -> None:
         """Move the period towards the time that the flow took to make room for one more pulse."""

@@ -89,18 +89,18 @@ def _call(
     from pyspark.errors import AnalysisException
     from pyspark.sql import DataFrame
 
+    signature = inspect.signature(segment.function)
+    try:
+        signature.bind(*inputs)
+    except TypeError:
+        what = f"the function takes {len(signature.parameters)} arguments, but the segment has {len(inputs)} inputs"
+        return None, Problem(segment.where, what, "give it one parameter per input, in the same order")
     columns = "; ".join(f"{name}({', '.join(schemas[name].names)})" for name in segment.inputs)
     try:
         frame = segment.function(*inputs)
     except AnalysisException as error:
         what = f"Spark cannot analyse the segment: {_first_line(error)}"
         return None, Problem(segment.where, what, f"its inputs have these columns: {columns}")
-    except TypeError as error:
-        wanted = len(inspect.signature(segment.function).parameters)
-        if wanted != len(inputs):
-            what = f"the function takes {wanted} arguments, but the segment has {len(inputs)} inputs"
-            return None, Problem(segment.where, what, "give it one parameter per input, in the same order")
-        return None, Problem(segment.where, f"the function failed: {error}", f"inputs: {columns}")
     except Exception as error:
         what = f"the function failed: {type(error).__name__}: {error}"
         return None, Problem(segment.where, what, f"its inputs have these columns: {columns}")
@@ -135,7 +135,8 @@ def _key_problems(segment: Segment, schemas: Mapping[str, StructType]) -> list[P
 
 
 def _cut_time_problems(segment: Segment, schemas: Mapping[str, StructType]) -> list[Problem]:
-    taken = [name for name in segment.inputs if segment.cut_time in schemas[name].names]
+    wanted = (segment.cut_time or "").lower()  # Spark does not tell upper from lower case
+    taken = [name for name in segment.inputs if wanted in {column.lower() for column in schemas[name].names}]
     if not taken:
         return []
     what = f"cut_time={segment.cut_time!r} is already a column of {', '.join(taken)}"

@@ -97,7 +97,8 @@ class Link:
 
     def close(self) -> None:
         self._closed.set()
-        self._outgoing.put(None)
+        # Only the reader is cancelled: its thread then ends the sender. Closing the writing side at the same moment
+        # makes gRPC abort the process.
         self.drop()
 
     def _run(self) -> None:
@@ -121,6 +122,8 @@ class Link:
             self._heard = time.monotonic()
             self._reader = reader
             self._outgoing = outgoing
+            if self._closed.is_set():
+                reader.cancel()
             writer.write_metadata(b"alive")
             sender = threading.Thread(
                 target=self._write, args=(writer, outgoing), name=f"send-{self.peer}", daemon=True

@@ -1,0 +1,238 @@
+"""Subscriptions to nodes that are only a server and an outbox, with a real ZooKeeper."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kazoo.client import KazooClient
+
+from protocol.model_parts import chain
+from support import wait_until
+from unbroken import client as client_module
+from unbroken.client import Result, Subscription, push_addresses, subscribe
+from unbroken.cluster.documents import Member, connect, layout_bytes, root_of, topology_bytes
+from unbroken.cluster.zookeeper import EmbeddedZooKeeper
+from unbroken.errors import UnbrokenError
+from unbroken.protocol.ids import ShardId, StreamId
+from unbroken.protocol.layout import chained_placement
+from unbroken.protocol.messages import Ack, Message, Subscribe
+from unbroken.protocol.outbox import Outbox
+from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.transport.server import NodeServer
+from unbroken.transport.store import encode_unit
+
+pytestmark = pytest.mark.cluster
+
+TOKEN = "secret"
+STREAM = StreamId(ShardId("s0", 0), ShardId("sink", 0))
+TOPOLOGY = replace(chain((1,)), client_sinks=frozenset({"sink"}))
+flows = (f"flow-{number}" for number in itertools.count())
+
+
+class Host:
+    """A node of which only the outbox to the sink is there."""
+
+    def __init__(self, name: str, retain: int = 1_000) -> None:
+        self.name = name
+        self._box = Outbox(STREAM, frozenset(), retain=retain)
+        self._routes: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self.server = NodeServer("127.0.0.1", 0, TOKEN, self, 0.1)
+
+    def produce(self, through: int, *, final: bool = False) -> None:
+        with self._lock:
+            for number in range(self._box.last + 1, through + 1):
+                self._box.add(
+                    UnitHeader(STREAM, number, number, 0, Digest(1, number), final=final and number == through)
+                )
+            self._box.trim()
+            self._send()
+
+    def join(self, zk: KazooClient, flow: str) -> None:
+        path = f"{root_of(flow)}/members/{self.name}"
+        member = Member(self.name, self.server.address, "127.0.0.1:7", "here", 1, "x")
+        if zk.exists(path):
+            zk.delete(path)
+        zk.create(path, member.to_bytes(), makepath=True)
+
+    def _send(self) -> None:
+        for subscriber, number in self._box.sends():
+            self.server.send_unit(self._routes[subscriber], self._box.headers[number])
+
+    def message_arrived(self, sender: str, message: Message) -> None:
+        with self._lock:
+            if isinstance(message, Subscribe):
+                self._routes[message.subscriber] = sender
+                self._box.subscribe(message.subscriber, message.after)
+            elif isinstance(message, Ack):
+                self._box.ack(message.subscriber, message.through)
+            self._send()
+
+    def subscriber_gone(self, sender: str) -> None:
+        self._box.unsubscribe(sender)
+
+    def read_outbox(self, header: UnitHeader) -> pa.Buffer:
+        return encode_unit(header, pa.table({"n": [header.number]}))
+
+    def ask_gate(self, replica: str, instance: str, start: int) -> int:
+        raise NotImplementedError
+
+    def read_inbox(self, replica: str, stream: str, number: int) -> pa.Table:
+        raise NotImplementedError
+
+    def status(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def request_stop(self) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory: Path = tmp_path_factory.mktemp("zookeeper")
+    with EmbeddedZooKeeper(directory / "zk", directory / "zk.log") as running:
+        yield running.address
+
+
+@pytest.fixture(scope="module")
+def zk(address: str) -> Iterator[KazooClient]:
+    client = connect(address, 10)
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Host]]:
+    made: list[Host] = []
+    yield made
+    for host in made:
+        host.server.close()
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(TOKEN)
+    return path
+
+
+def flow_on(zk: KazooClient, *hosts: Host) -> str:
+    """A flow with a layout on nodes a and b, of which ``hosts`` have joined."""
+    flow = next(flows)
+    zk.create(f"{root_of(flow)}/layout", layout_bytes(chained_placement(TOPOLOGY, ("a", "b"))), makepath=True)
+    zk.create(f"{root_of(flow)}/topology", topology_bytes(TOPOLOGY))
+    for host in hosts:
+        host.join(zk, flow)
+    return flow
+
+
+def take(results: Subscription, count: int) -> list[int]:
+    got: list[Result] = []
+
+    def enough() -> bool:
+        result = results.next(0.1)
+        if result is not None:
+            got.append(result)
+        return len(got) >= count
+
+    wait_until(enough, 10, lambda: f"{count} results, got {len(got)}")
+    assert [result.table.column("n")[0].as_py() for result in got] == [result.header.number for result in got]
+    return [result.header.number for result in got]
+
+
+def test_results_are_iterated_over_to_the_end(
+    address: str, zk: KazooClient, hosts: list[Host], token_file: Path
+) -> None:
+    hosts += [Host("a"), Host("b")]
+    flow = flow_on(zk, *hosts)
+    for host in hosts:
+        host.produce(100, final=True)
+    results = subscribe(address, flow, "sink", token_file)
+    assert [result.header.number for result in results] == list(range(1, 101))
+    assert results.ended and results.next(None) is None
+    assert push_addresses(address, flow) == ["127.0.0.1:7", "127.0.0.1:7"]
+
+
+def test_a_late_subscriber_begins_with_the_oldest_unit_kept(
+    address: str, zk: KazooClient, hosts: list[Host], token_file: Path
+) -> None:
+    hosts += [Host("a", retain=10), Host("b", retain=10)]
+    flow = flow_on(zk, *hosts)
+    for host in hosts:
+        host.produce(500)
+    with subscribe(address, flow, "sink", token_file) as results:
+        assert take(results, 10) == list(range(491, 501))
+        hosts[0].produce(501)
+        assert take(results, 1) == [501]
+
+
+def test_a_place_that_is_not_kept_is_refused(
+    address: str, zk: KazooClient, hosts: list[Host], token_file: Path
+) -> None:
+    hosts += [Host("a", retain=10), Host("b", retain=10)]
+    flow = flow_on(zk, *hosts)
+    for host in hosts:
+        host.produce(500)
+    with subscribe(address, flow, "sink", token_file, after=495) as results:
+        assert take(results, 5) == list(range(496, 501))
+    with (
+        subscribe(address, flow, "sink", token_file, after=20) as results,
+        pytest.raises(UnbrokenError, match=r"unit 21 of s0\.0>sink\.0 is not kept any more.*after=0"),
+    ):
+        results.next(10)
+
+
+def test_a_node_that_joins_or_moves_is_linked(
+    address: str, zk: KazooClient, hosts: list[Host], token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "REFRESH_S", 0.1)
+    hosts += [Host("a"), Host("b"), Host("a")]
+    first, second, moved = hosts
+    flow = flow_on(zk, first)
+    first.produce(3)
+    with subscribe(address, flow, "sink", token_file) as results:
+        assert take(results, 3) == [1, 2, 3]
+        second.join(zk, flow)
+        second.produce(5)
+        assert take(results, 2) == [4, 5]
+        first.server.close()
+        second.server.close()
+        moved.join(zk, flow)
+        moved.produce(7)
+        assert take(results, 2) == [6, 7]
+
+
+def test_closing_does_not_wait_for_the_reader(
+    address: str, zk: KazooClient, hosts: list[Host], token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "BUFFERED_UNITS", 2)
+    hosts += [Host("a"), Host("b")]
+    flow = flow_on(zk, *hosts)
+    for host in hosts:
+        host.produce(50)
+    results = subscribe(address, flow, "sink", token_file)
+    wait_until(results._results.full, 10, "the queue to be full")
+    since = time.monotonic()
+    results.close()
+    assert time.monotonic() - since < 5
+    wait_until(lambda: not any(link._thread.is_alive() for link in results._links.values()), 10, "the links to end")
+
+
+def test_sinks_that_cannot_be_read_are_refused(
+    address: str, zk: KazooClient, hosts: list[Host], token_file: Path
+) -> None:
+    flow = flow_on(zk)
+    with pytest.raises(UnbrokenError, match="has no sink 'life'; sinks that can be read: sink"):
+        subscribe(address, flow, "life", token_file)
+    zk.set(f"{root_of(flow)}/topology", topology_bytes(chain((1,))))
+    with pytest.raises(UnbrokenError, match=r"written by the nodes.*Client\(\)"):
+        subscribe(address, flow, "sink", token_file)
