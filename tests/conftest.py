@@ -24,7 +24,7 @@ def spark() -> Iterator[SparkSession]:
     from unbroken.config import Settings
     from unbroken.spark.session import start_session
 
-    session = start_session("unbroken-tests", Settings())
+    session = start_session("unbroken-tests", Settings(jvm="throughput"))
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -213,6 +213,7 @@ def test_pulses_are_polled_one_at_a_time_and_logged() -> None:
 
 def test_pulses_are_held_while_too_many_are_in_flight() -> None:
     a = node("a")
+    assert a.sources is not None
     now = 0.0
     while a.in_flight() < a.sources.pulse.in_flight_bound:
         [poll] = a.handle(Tick(), now)
@@ -229,6 +230,7 @@ def test_a_poll_that_comes_back_after_the_leader_has_changed_is_dropped() -> Non
     a.handle(Tick(), 0)
     a.handle(InSyncChanged(InSync(2, "b", frozenset("b"), 1)), 0)
     assert a.handle(SourcesPolled(1, b"cut", False), 10) == []
+    assert a.sources is not None
     assert not a.sources.polling and a.next_wake_ms() is None
 
 

@@ -145,8 +145,8 @@ class IngressService:
 
     def _commit(self, entry: Entry) -> None:
         if entry.pulse:
-            self._pulse_index.append((entry.pulse, entry.index))
             headers = self.feeder.produce(entry)
+            self._pulse_index.append((entry.pulse, entry.index))
             self._node.post(Produced(self._replica, entry.pulse, headers))
             return
         batch = PushBatch.from_bytes(entry.body)

@@ -96,9 +96,9 @@ class Link:
             self.drop()
 
     def close(self) -> None:
+        # The thread that reads notices, and ends the rest: ending the stream from here as well would end it twice,
+        # at which gRPC aborts the process.
         self._closed.set()
-        # Only the reader is cancelled: its thread then ends the sender. Closing the writing side at the same moment
-        # makes gRPC abort the process.
         self.drop()
 
     def _run(self) -> None:
@@ -112,9 +112,13 @@ class Link:
             self._closed.wait(RECONNECT_S)
 
     def _connect_once(self) -> None:
-        client = flight.connect(f"grpc://{self.address}")
+        # gRPC gives an attempt to connect 20 s otherwise, which a frozen process uses up and close() waits for.
+        options = [("grpc.min_reconnect_backoff_ms", int(self._timeout_s * 1000))]
+        client = flight.connect(f"grpc://{self.address}", generic_options=options)
         up = False
+        writer: Any = None
         sender: threading.Thread | None = None
+        ended = threading.Event()
         outgoing: queue.Queue[bytes | None] = queue.Queue(OUTGOING_LIMIT)
         try:
             descriptor = flight.FlightDescriptor.for_command(json.dumps({"peer": self._me}))
@@ -122,11 +126,11 @@ class Link:
             self._heard = time.monotonic()
             self._reader = reader
             self._outgoing = outgoing
-            if self._closed.is_set():
+            if self._closed.is_set():  # close() came before there was anything to drop
                 reader.cancel()
             writer.write_metadata(b"alive")
             sender = threading.Thread(
-                target=self._write, args=(writer, outgoing), name=f"send-{self.peer}", daemon=True
+                target=self._write, args=(writer, outgoing, ended), name=f"send-{self.peer}", daemon=True
             )
             sender.start()
             while True:
@@ -144,25 +148,27 @@ class Link:
             pass
         finally:
             self._reader = None
-            outgoing.put(None)
+            ended.set()
+            with contextlib.suppress(queue.Full):
+                outgoing.put_nowait(None)  # so that the sender need not wait for its next heartbeat
             if up:
                 self._handlers.lost(self.peer)
             if sender is not None:
                 sender.join(timeout=5)
+            if writer is not None:
                 # Closing a broken stream reports the break once more; unclosed, it would report it on stderr.
                 with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
                     writer.close()
             client.close()
 
-    def _write(self, writer: Any, outgoing: queue.Queue[bytes | None]) -> None:
+    def _write(self, writer: Any, outgoing: queue.Queue[bytes | None], ended: threading.Event) -> None:
         try:
-            while True:
+            while not ended.is_set():
                 try:
                     data = outgoing.get(timeout=self._heartbeat_s)
                 except queue.Empty:
                     data = b"alive"
                 if data is None:
-                    writer.done_writing()
                     return
                 writer.write_metadata(data)
                 self.bytes_sent["messages"] += len(data)

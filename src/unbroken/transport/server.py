@@ -7,7 +7,6 @@ import json
 import logging
 import queue
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -90,7 +89,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             replaced = self._outgoing.get(peer)
             self._outgoing[peer] = outgoing
         if replaced is not None:
-            replaced.put(None)
+            self._end(replaced)
         incoming = threading.Thread(target=self._read, args=(peer, reader, outgoing), name=f"from-{peer}", daemon=True)
         incoming.start()
         try:
@@ -172,10 +171,15 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
                 del self._outgoing[peer]
                 # Within the lock: the subscriptions that come over a following link must be heard after this.
                 self._service.subscriber_gone(peer)
-        deadline = time.monotonic() + 1
-        while time.monotonic() < deadline:
+        self._end(outgoing)
+
+    @staticmethod
+    def _end(outgoing: queue.Queue[UnitHeader | None]) -> None:
+        """Tell the writer of a link to end; what still waits in a full queue is not sent any more."""
+        while True:
             try:
                 outgoing.put_nowait(None)
                 return
             except queue.Full:
-                outgoing.get_nowait()
+                with contextlib.suppress(queue.Empty):
+                    outgoing.get_nowait()
