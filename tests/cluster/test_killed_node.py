@@ -18,7 +18,7 @@ from unbroken.client import Result, Subscription
 from unbroken.cluster.launcher import LocalCluster
 from unbroken.transport.auth import call_options
 
-SECONDS = 25
+SECONDS = 32
 ROWS = 2_000 * SECONDS
 FLOW = Path(__file__).parent.parent / "flows" / "counted.py"
 
@@ -65,7 +65,7 @@ def test_killing_the_ingress_leader_is_not_noticed(out: Path, tmp_path: Path) ->
         cluster.wait_ready()
         processes = psutil.Process().children(recursive=True)
         with cluster.subscribe("live") as results:
-            got = read_to(results, 90, stop_at_pulse=12)
+            got = read_to(results, 90, stop_at_pulse=6)
             leader = next(s["node"] for s in cluster.status() if s.get("ingress", {}).get("leading"))
             cluster.nodes[leader].kill9()
             got += read_to(results, 90)

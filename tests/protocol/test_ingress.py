@@ -46,6 +46,14 @@ def test_a_follower_persists_before_it_acknowledges_and_commits_when_told() -> N
     assert log.receive("a", Append(1, None, 1)) == [Commit(entry(1))]
 
 
+def test_an_acknowledgement_that_could_not_be_sent_is_sent_when_the_link_stands() -> None:
+    log = IngressLog("b", PAIR)
+    assert log.connected("a") == []
+    log.receive("a", Append(1, entry(1), 0))
+    assert log.connected("a") == [Tell("a", AppendAck(1, 1))]
+    assert log.connected("c") == []
+
+
 def test_only_the_leader_appends() -> None:
     with pytest.raises(InvariantViolation):
         IngressLog("b", PAIR).append(b"x")

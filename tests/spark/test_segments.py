@@ -22,6 +22,7 @@ from unbroken.protocol.ids import ShardId, StreamId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 BATCHES = 100
 ROWS = 40
@@ -164,38 +165,50 @@ def units(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Unit
     return out
 
 
+Batches = dict[int, list[tuple[Any, ...]]]
+
+
+@pytest.fixture(scope="module")
+def plain(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Batches]:
+    """The same segment functions as ordinary queries over files, one file of each input per micro-batch."""
+    directory = tmp_path_factory.mktemp("plain")
+    write_files(directory)
+    out: dict[str, Batches] = {case.name: {} for case in CASES}
+    queries = [start_plain(case, spark, directory, out[case.name]) for case in CASES]
+    try:
+        for query in queries:
+            query.processAllAvailable()
+    finally:
+        for query in queries:
+            query.stop()
+    return out
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.timeout(300)
-def test_replicas_and_plain_spark_agree(case: Case, spark: SparkSession, units: Units, tmp_path: Path) -> None:
-    plain = run_plain(case, spark, tmp_path)
-    assert len(plain) == BATCHES
+@pytest.mark.timeout(400)
+def test_replicas_and_plain_spark_agree(case: Case, units: Units, plain: dict[str, Batches]) -> None:
+    assert len(plain[case.name]) == BATCHES
     assert sum(len(unit["a"]) for unit in units[case.name]) > BATCHES
     for number, unit in enumerate(units[case.name], start=1):
         assert unit["a"] == unit["b"], f"replicas differ in unit {number}"
-        assert unit["a"] == plain[number], f"unit {number} differs from plain Spark"
+        assert unit["a"] == plain[case.name][number], f"unit {number} differs from plain Spark"
 
 
-def run_plain(case: Case, spark: SparkSession, tmp_path: Path) -> dict[int, list[tuple[Any, ...]]]:
-    """The same segment function as one ordinary query over files, one file of each input per micro-batch."""
-    frames = []
-    for name in case.sources:
-        directory = tmp_path / "plain" / name
-        directory.mkdir(parents=True)
+def write_files(directory: Path) -> None:
+    for name in ("left", "right"):
+        (directory / name).mkdir()
         for number in range(BATCHES):
-            table = make_rows(name)(number * ROWS, (number + 1) * ROWS, 0)
-            path = directory / f"{number:05d}.parquet"
-            pq.write_table(table, path)
+            path = directory / name / f"{number:05d}.parquet"
+            pq.write_table(make_rows(name)(number * ROWS, (number + 1) * ROWS, 0), path)
             os.utime(path, (number + 1, number + 1))  # Spark takes files in the order of their times
-        frames.append(spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(directory)))
-    out: dict[int, list[tuple[Any, ...]]] = {}
+
+
+def start_plain(case: Case, spark: SparkSession, directory: Path, out: Batches) -> StreamingQuery:
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    frames = [reader.parquet(str(directory / name)) for name in case.sources]
 
     def keep(frame: DataFrame, batch: int) -> None:
         out[batch + 1] = canonical(frame.toArrow())
 
     writer = case.function(*frames).writeStream.outputMode(case.mode).foreachBatch(keep)
-    query = writer.option("checkpointLocation", str(tmp_path / "plain-checkpoint")).start()
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    return out
+    return writer.option("checkpointLocation", str(directory / f"checkpoint-{case.name}")).start()

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,21 +49,25 @@ class Sample:
     latency_ms: float
 
 
-def run_core(settings: CoreSettings, say: Say) -> dict[str, Any]:
-    """Measure all three and the ratios between them."""
+SYSTEMS = ("plain", "one_replica", "two_replicas")
+
+
+def run_core(settings: CoreSettings, say: Say, systems: Sequence[str] = SYSTEMS) -> dict[str, Any]:
+    """Measure the systems one after the other, and the ratios to plain Spark."""
     out: dict[str, Any] = {"rate_per_s": RATE, "cores": os.cpu_count(), "systems": {}}
-    systems: dict[str, Callable[[int, int], list[Sample]]] = {
+    measures: dict[str, Callable[[int, int], list[Sample]]] = {
         "plain": lambda rate, rows: _plain(rate, rows, settings),
         "one_replica": lambda rate, rows: _unbroken(1, rate, rows, settings),
         "two_replicas": lambda rate, rows: _unbroken(2, rate, rows, settings),
     }
-    for name, measure in systems.items():
+    for name in systems:
+        measure = measures[name]
         say(f"{name}: latency at {RATE} rows/s")
-        latency = _latency(measure(RATE, RATE * settings.latency_seconds), settings.warm_up_seconds)
+        latency = latency_figures(measure(RATE, RATE * settings.latency_seconds), settings.warm_up_seconds)
         say(f"{name}: {latency}; throughput at saturation")
-        throughput = _throughput(measure(0, settings.saturation_rows))
-        say(f"{name}: {throughput:,.0f} rows/s")
-        out["systems"][name] = {**latency, "rows_per_s": round(throughput)}
+        rate = throughput(measure(0, settings.saturation_rows))
+        say(f"{name}: {rate:,.0f} rows/s")
+        out["systems"][name] = {**latency, "rows_per_s": round(rate)}
     plain = out["systems"]["plain"]
     out["ratios"] = {
         name: {
@@ -76,7 +80,7 @@ def run_core(settings: CoreSettings, say: Say) -> dict[str, Any]:
     return out
 
 
-def _latency(samples: list[Sample], warm_up_s: float) -> dict[str, float]:
+def latency_figures(samples: list[Sample], warm_up_s: float) -> dict[str, float]:
     if not samples:
         raise UnbrokenError(NOTHING)
     begin = samples[0].at_s + warm_up_s
@@ -92,7 +96,7 @@ def _latency(samples: list[Sample], warm_up_s: float) -> dict[str, float]:
     }
 
 
-def _throughput(samples: list[Sample]) -> float:
+def throughput(samples: list[Sample]) -> float:
     """Rows per second over the second half of the rows, when the JVM is warm."""
     if not samples:
         raise UnbrokenError(NOTHING)

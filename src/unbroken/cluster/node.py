@@ -219,6 +219,10 @@ class Node:
     def stopping(self) -> bool:
         return self._stopping.is_set()
 
+    def wait_for_stop(self, timeout_s: float) -> bool:
+        """Wait for the order to stop; False if it did not come in time."""
+        return self._stopping.wait(timeout_s)
+
     @property
     def runners(self) -> Mapping[ReplicaId, QueryRunner]:
         """The queries that have been started here."""
@@ -433,5 +437,3 @@ class Node:
     def _look_around(self) -> None:
         for link in list(self._links.values()):
             link.check_alive()
-        if self.queries is not None:
-            self.queries.look()

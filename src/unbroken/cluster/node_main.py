@@ -54,7 +54,7 @@ def run_node(options: NodeOptions) -> None:
         flow.settings = flow.settings.model_copy(update={"nodes": options.nodes})
     topology = build_topology(flow)
     started = time.monotonic()
-    session = start_session(f"unbroken-{flow.name}-{options.name}", flow.settings, options.spark_master)
+    session = start_session(f"unbroken-{flow.name}-{options.name}", flow.settings, options.spark_master, options.host)
     analysis = analyse(flow, tuple(topology.segments), session)
     log.info("Spark is up and the flow is analysed after %.1f s", time.monotonic() - started)
     dirs = NodeDirs(directory)

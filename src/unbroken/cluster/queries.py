@@ -25,6 +25,9 @@ FIRST_QUESTION_S = 30.0
 """How long to wait for a query's first question to the gate before the next query is started. Spark gives a new
 Python process ten seconds to call back; several at once on a busy machine do not make it."""
 
+LOOK_S = 0.3
+"""How often the queries are looked at, on a thread of its own: a JVM that hangs must not hang the node's loop."""
+
 RESTARTS = 3
 """Times a replica's query is started again from its checkpoint before the replica counts as stopped. A micro-batch
 that runs again finds its units written, so a restart is as safe as a pause."""
@@ -53,6 +56,7 @@ class Queries:
     def start(self) -> None:
         """Start every query, each when the one before it has asked for its first micro-batch."""
         assert self._node.protocol is not None
+        threading.Thread(target=self._watch, name="watch-queries", daemon=True).start()
         for replica in self._node.protocol.replicas:
             if self._node.stopping:
                 return
@@ -74,7 +78,14 @@ class Queries:
         if event is not None:
             event.set()
 
-    def look(self) -> None:
+    def _watch(self) -> None:
+        while not self._node.wait_for_stop(LOOK_S):
+            try:
+                self._look()
+            except Exception:
+                log.exception("the queries cannot be looked at")
+
+    def _look(self) -> None:
         """Restart a query that has ended, or report its replica as stopped."""
         assert self._node.protocol is not None
         for replica, runner in list(self.runners.items()):

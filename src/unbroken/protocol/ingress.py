@@ -104,6 +104,7 @@ class IngressLog:
       the log on disk.
     - A leader commits only what every in-sync member has acknowledged.
     - A member outside the in-sync set, or with an older term, commits nothing.
+    - ``confirmed`` is how far this member has acknowledged the log of the present term to its leader.
     """
 
     me: NodeId
@@ -113,6 +114,7 @@ class IngressLog:
     acked: dict[NodeId, int] = field(default_factory=dict)
     unreachable: set[NodeId] = field(default_factory=set)
     proposed: int | None = None
+    confirmed: int = 0
     pulse: int = 0
     finished: bool = False
 
@@ -155,21 +157,29 @@ class IngressLog:
             # The store's document is still under way. Its version stays unknown until then, so a proposal made
             # in the meantime fails and is made again on the real document.
             self.sync = replace(self.sync, term=message.term, leader=sender)
+            self.confirmed = self.committed
         if sender != self.sync.leader or self.me not in self.sync.members:
             return []
         out: list[IngressInstruction] = []
         if message.entry is not None:
             out += self._take(message.entry)
             if message.entry.index <= self.last:
+                self.confirmed = max(self.confirmed, message.entry.index)
                 out.append(Tell(sender, AppendAck(self.sync.term, message.entry.index)))
         return out + self._commit(min(message.committed, self.last))
 
     def connected(self, peer: NodeId) -> list[IngressInstruction]:
         """A link to ``peer`` stands (again): send it everything that may have been lost on an earlier one."""
         self.unreachable.discard(peer)
-        if not self.leading or peer not in self.sync.members or peer == self.me:
+        if self.me not in self.sync.members or peer not in self.sync.members or peer == self.me:
             return []
-        return self._tell_all(peer)
+        if self.leading:
+            return self._tell_all(peer)
+        # The two directions of a pair of links break and stand apart: entries may have come while acknowledgements
+        # could not go.
+        if peer == self.sync.leader and self.confirmed:
+            return [Tell(peer, AppendAck(self.sync.term, self.confirmed))]
+        return []
 
     def lost(self, peer: NodeId) -> list[IngressInstruction]:
         """No sign of ``peer`` any more: go on without it if the store agrees."""
@@ -180,6 +190,8 @@ class IngressLog:
         """The store's current document, after a proposal or because somebody else changed it."""
         if sync.version <= self.sync.version or sync.term < self.sync.term:
             return []
+        if sync.term > self.sync.term:
+            self.confirmed = self.committed
         self.sync = sync
         self.proposed = None
         if self.me not in sync.members:

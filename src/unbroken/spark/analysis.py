@@ -69,7 +69,8 @@ def _analyse_segment(
         Problem(segment.where, f"{finding.expression}: {finding.why}", finding.remedy)
         for finding in find_nondeterminism(frame)
     ]
-    problems += _mode_problems(segment, frame, session)
+    if not problems:  # Spark refuses some of these, too, in words that lead elsewhere
+        problems += _mode_problems(segment, frame, session)
     try:
         digest_column(frame.schema)
     except UnbrokenError as error:

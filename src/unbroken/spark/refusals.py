@@ -100,7 +100,7 @@ SAMPLED = Refusal(
 )
 LIMITED = Refusal(
     "which rows come first depends on the order in which they arrive",
-    "filter by a condition on columns; in complete mode put orderBy before it",
+    "filter by a condition on columns",
 )
 PROCESSING_TIME = Refusal(
     "timers that follow the clock fire in different micro-batches on different replicas",

@@ -20,8 +20,8 @@ STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreP
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
-def spark_settings(settings: Settings) -> dict[str, str]:
-    """Spark settings of a node; the user's own come last."""
+def spark_settings(settings: Settings, host: str = "127.0.0.1") -> dict[str, str]:
+    """Spark settings of a node that is reached at ``host``; the user's own come last."""
     conf = {
         # Spark would add micro-batches of its own to move watermarks; replicas must not depend on when.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -48,8 +48,8 @@ def spark_settings(settings: Settings) -> dict[str, str]:
         "spark.broadcast.compress": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": host,
+        "spark.driver.bindAddress": host,
         "spark.driver.memory": settings.node_memory,
         # Small results of small tasks: do not wait for locality or retain history.
         "spark.locality.wait": "0",
@@ -64,7 +64,7 @@ def spark_settings(settings: Settings) -> dict[str, str]:
     return conf
 
 
-def start_session(name: str, settings: Settings, master: str | None = None) -> SparkSession:
+def start_session(name: str, settings: Settings, master: str | None = None, host: str = "127.0.0.1") -> SparkSession:
     """Start this process's Spark session and register the ``unbroken`` source format."""
     os.environ.update(java_environment())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -73,11 +73,25 @@ def start_session(name: str, settings: Settings, master: str | None = None) -> S
     from unbroken.spark.source import UnbrokenSource
 
     builder = SparkSession.builder.appName(name).master(master or f"local[{settings.node_cores}]")
-    for key, value in spark_settings(settings).items():
+    for key, value in spark_settings(settings, host).items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     # Spark also finds the format by the name of the module pyspark_unbroken. A source found that way shares one
     # Scala hash map between all queries, which several queries of a node would corrupt by starting at once.
     session.dataSource.register(UnbrokenSource)
+    _load_everything(session)
     return session
+
+
+def _load_everything(session: SparkSession) -> None:
+    """Load what is otherwise loaded by the first thread that needs it.
+
+    Arrow initialises its use of pandas once, under a lock, and pandas on being imported uses Arrow: two threads of
+    a node that begin with one of them each wait for each other for ever. One small collection loads both, and
+    saves the first micro-batch the time.
+    """
+    import pyarrow as pa
+
+    pa.table({"loaded": [1]}).to_pandas()
+    session.range(1).toArrow()
