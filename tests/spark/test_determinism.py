@@ -144,7 +144,7 @@ REFUSED: dict[str, tuple[Segment, str, str]] = {
     "hll_sketch_agg": (aggregate("hll_sketch_agg(v)"), "hll_sketch_agg(v, 12)", "approx_count_distinct"),
     "approx_top_k": (aggregate("approx_top_k(v)"), "approx_top_k(v, 5, 10000)", "exact"),
     "mode": (aggregate("mode(v)"), "mode(v)", "mode(x, true)"),
-    "limit": (lambda df: df.limit(3), "limit(3)", "orderBy"),
+    "limit": (lambda df: df.limit(3), "limit(3)", "condition on columns"),
     "sample": (lambda df: df.sample(fraction=0.5, seed=1), "sample(0.5)", "pmod"),
     "python function": (python_function(deterministic=False), "<lambda>(v)", "asNondeterministic"),
     "table function": (table_function(deterministic=False), "Twice(", "asDeterministic"),
