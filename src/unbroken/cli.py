@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ EXIT_REFUSED = 2
 """The flow cannot be run as declared, or the command was used wrongly."""
 
 EXIT_FAILED = 1
+
+ANSWER_DEADLINE_S = 5.0
+"""How long a command that asks a running flow waits for its ZooKeeper: one that runs answers at once."""
 
 out = Console()
 errors = Console(stderr=True)
@@ -51,6 +56,8 @@ FLOW_FILE = click.argument("file", type=click.Path(path_type=Path))
 @click.version_option(__version__)
 def cli() -> None:
     """Keep PySpark streaming pipelines producing results through failures."""
+    # kazoo reports every attempt to connect; what comes of them is said once, by the command.
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
 
 @cli.command()
@@ -69,12 +76,12 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
     try:
         flow = load_flow(file)
         topology = build_topology(flow, nodes)
-        session = start_session("unbroken-check", flow.settings, "local[1]")
-        session.sparkContext.setLogLevel("OFF")
-        try:
-            analysis = analyse(flow, tuple(topology.segments), session)
-        finally:
-            session.stop()
+        with _quiet():
+            session = start_session("unbroken-check", flow.settings, "local[1]")
+            try:
+                analysis = analyse(flow, tuple(topology.segments), session)
+            finally:
+                session.stop()
     except FlowError as error:
         if not as_json:
             raise
@@ -136,7 +143,7 @@ def status(flow_name: str | None, directory: Path | None, watch: bool, as_json: 
     from unbroken.transport.auth import read_token
 
     info = _find_run(flow_name, directory)
-    with StatusReader(info.zookeeper, info.flow, read_token(info.token_file)) as reader:
+    with StatusReader(info.zookeeper, info.flow, read_token(info.token_file), ANSWER_DEADLINE_S) as reader:
         while True:
             states = reader.read()
             if as_json:
@@ -159,7 +166,7 @@ def history(flow_name: str | None, directory: Path | None, as_json: bool) -> Non
     from unbroken.cluster.documents import connect, read_history
 
     info = _find_run(flow_name, directory)
-    client = connect(info.zookeeper, 10)
+    client = connect(info.zookeeper, 10, ANSWER_DEADLINE_S)
     try:
         entries = read_history(client, info.flow)
     finally:
@@ -264,6 +271,21 @@ def bench_core(seconds: int, warm_up: int, rows: int, as_json: bool) -> None:
     settings = CoreSettings(latency_seconds=seconds, warm_up_seconds=warm_up, saturation_rows=rows)
     result = run_core(settings, lambda text: errors.print(text, highlight=False, markup=False))
     click.echo(json.dumps(result) if as_json else json.dumps(result, indent=2))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what Spark and its JVM write to stderr off the screen: the command's own words are what is asked for."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _find_run(flow_name: str | None, directory: Path | None) -> Any:

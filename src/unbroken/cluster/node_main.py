@@ -11,6 +11,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unbroken.cluster.coordination import Callbacks, Coordination, Member, connect
 from unbroken.cluster.node import Node, NodeDirs
@@ -22,6 +23,9 @@ from unbroken.flow import Dataflow
 from unbroken.plan import build_topology, load_flow
 from unbroken.spark.analysis import analyse
 from unbroken.spark.session import start_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +89,15 @@ def run_node(options: NodeOptions) -> None:
         if push is not None:
             push.stop(2)
         node.close()
+        _stop_session(session)
+
+
+def _stop_session(session: SparkSession) -> None:
+    """End Spark; a JVM that has ended before, as when the whole terminal is interrupted, is no cause for alarm."""
+    try:
         session.stop()
+    except Exception as error:
+        log.info("Spark had ended before: %s", error)
 
 
 def refuse_used_directory(directory: Path) -> None:

@@ -28,8 +28,8 @@ class StatusReader:
     any more as ``lost``. While ZooKeeper is away the nodes that were there last are asked.
     """
 
-    def __init__(self, zookeeper: str, flow: str, token: str) -> None:
-        self.directory = Directory(zookeeper, flow)
+    def __init__(self, zookeeper: str, flow: str, token: str, deadline_s: float = 20) -> None:
+        self.directory = Directory(zookeeper, flow, deadline_s)
         self._token = token
         self._lock = threading.Lock()
         self._connections: dict[NodeId, tuple[str, Any]] = {}

@@ -58,13 +58,14 @@ def analyse(flow: Dataflow, order: tuple[str, ...], session: SparkSession) -> An
 def _analyse_segment(
     segment: Segment, schemas: Mapping[str, StructType], session: SparkSession
 ) -> tuple[list[Problem], StructType | None]:
-    problems = [*_key_problems(segment, schemas), *_cut_time_problems(segment, schemas)]
+    problems = _cut_time_problems(segment, schemas)
     if problems:
         return problems, None
+    problems = _key_problems(segment, schemas)
     inputs = [_placeholder(session, input_schema(schemas[name], segment.cut_time)) for name in segment.inputs]
     frame, failure = _call(segment, inputs, schemas)
     if frame is None:
-        return [failure] if failure else [], None
+        return [*problems, *([failure] if failure else [])], None
     problems += [
         Problem(segment.where, f"{finding.expression}: {finding.why}", finding.remedy)
         for finding in find_nondeterminism(frame)
