@@ -60,10 +60,12 @@ def read_to(results: Subscription, deadline_s: float, stop_at_pulse: int | None 
 @pytest.mark.cluster
 @pytest.mark.timeout(240)
 def test_killing_the_ingress_leader_is_not_noticed(out: Path, tmp_path: Path) -> None:
+    before = set(psutil.Process().children(recursive=True))
     with LocalCluster(FLOW, tmp_path / "state") as cluster:
         cluster.start()
         cluster.wait_ready()
-        processes = psutil.Process().children(recursive=True)
+        processes = set(psutil.Process().children(recursive=True)) - before
+        assert len(processes) > 2 * cluster.count
         with cluster.subscribe("live") as results:
             got = read_to(results, 90, stop_at_pulse=6)
             leader = next(s["node"] for s in cluster.status() if s.get("ingress", {}).get("leading"))
