@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 PYTHONS := python3.13 python3.12 python3.11 python3
 
-.PHONY: help venv demo test lint types bench clean
+.PHONY: help venv demo test lint types bench chaos clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make lint    ruff check and ruff format --check"
 	@echo "make types   mypy --strict on src, ordinary mypy on tests"
 	@echo "make bench   run the core benchmark"
+	@echo "make chaos   run 30 seeded schedules of real faults and check every result (build/chaos)"
 	@echo "make clean   remove $(VENV), build/ and caches"
 
 venv: $(STAMP)
@@ -59,6 +60,9 @@ types: venv
 
 bench: venv
 	$(BIN)/unbroken bench core --json
+
+chaos: venv
+	$(BIN)/unbroken chaos --seeds 1-30 --json
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -24,7 +24,9 @@ def spark() -> Iterator[SparkSession]:
     from unbroken.config import Settings
     from unbroken.spark.session import start_session
 
-    session = start_session("unbroken-tests", Settings(jvm="throughput"))
+    # State stores are looked after every minute by default, which no test is long enough to see.
+    maintenance = {"spark.sql.streaming.stateStore.maintenanceInterval": "5s"}
+    session = start_session("unbroken-tests", Settings(spark=maintenance))
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

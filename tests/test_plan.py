@@ -434,8 +434,9 @@ def topologies(draw: st.DrawFn, *, equal_replicas: bool = False) -> tuple[Topolo
     return build_topology(flow), nodes
 
 
-def node_names(count: int) -> tuple[str, ...]:
-    return tuple(f"n{i}" for i in range(count))
+def node_names(count: int) -> dict[str, str]:
+    """Nodes and their disks."""
+    return {f"n{i}": f"disk {i}" for i in range(count)}
 
 
 @given(topologies())
@@ -474,8 +475,8 @@ def test_with_equal_replicas_the_load_is_balanced(drawn: tuple[Topology, int]) -
 @given(topologies())
 def test_the_shards_of_a_lost_node_survive_on_its_neighbours_in_the_chain(drawn: tuple[Topology, int]) -> None:
     topology, nodes = drawn
-    names = node_names(nodes)
-    layout = chained_placement(topology, names)
+    layout = chained_placement(topology, node_names(nodes))
+    names = list(layout.nodes)
     for shard in topology.placed_shards:
         hosts = [names.index(layout.placement[replica]) for replica in topology.replicas_of(shard)]
         assert all((b - a) % nodes == 1 % nodes for a, b in itertools.pairwise(hosts))

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from support import wait_until
 from unbroken.cluster.coordination import Member
-from unbroken.cluster.node import Node, NodeDirs
+from unbroken.cluster.node import Node
 from unbroken.cluster.queries import Queries
+from unbroken.cluster.replica_dirs import ReplicaDirs
 from unbroken.flow import Dataflow
 from unbroken.plan import build_topology
 from unbroken.protocol.ids import StreamId
@@ -33,26 +34,26 @@ class TwoNodes:
         self.topology = build_topology(flow, 2)
         self.analysis = analyse(flow, tuple(self.topology.segments), session)
         self.nodes = {
-            name: Node(name, flow, self.topology, NodeDirs(directory / name), "secret", "127.0.0.1", 0)
+            name: Node(name, flow, self.topology, ReplicaDirs(directory / name), "secret", "127.0.0.1", 0)
             for name in ("a", "b")
         }
         self._session = session
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        layout = chained_placement(self.topology, tuple(self.nodes))
+        layout = chained_placement(self.topology, {name: node.dirs.identity() for name, node in self.nodes.items()})
         ingress = layout.nodes_of(INGRESS)
         sync = InSync(1, next(iter(ingress)), frozenset(ingress), 0)
         members = {name: Member(name, node.server.address, "", "here", 0, name) for name, node in self.nodes.items()}
         for node in self.nodes.values():
             node.members = members
+            queries = Queries(node, self._session, self.analysis.schemas)
+            node.hosting.queries = queries
             node.begin(layout, sync)
+            queries.open()
             thread = threading.Thread(target=node.loop, name=f"loop-{node.name}", daemon=True)
             thread.start()
             self._threads.append(thread)
-        for node in self.nodes.values():
-            node.queries = Queries(node, self._session, self.analysis.schemas)
-            node.queries.start()
 
     def wait_for_unit(self, stream: StreamId, number: int, deadline_s: float) -> None:
         """Wait until both nodes have produced unit ``number``."""
@@ -62,13 +63,20 @@ class TwoNodes:
                 assert node.protocol is not None
                 for replica in node.protocol.replicas.values():
                     assert replica.stopped is None, replica.stopped
-            return all(node.store.outbox_path(stream, number).exists() for node in self.nodes.values())
+            return all(self.outbox_path(name, stream, number).exists() for name in self.nodes)
 
         wait_until(there, deadline_s, f"unit {number} of {stream}")
 
     def unit(self, node: str, stream: StreamId, number: int) -> pa.Table:
-        store = self.nodes[node].store
-        return decode_unit(store.read(store.outbox_path(stream, number)))[1]
+        return decode_unit(self.nodes[node].store.read(self.outbox_path(node, stream, number)))[1]
+
+    def outbox_path(self, node: str, stream: StreamId, number: int) -> Path:
+        """Where a node keeps a unit that a replica there has produced."""
+        protocol = self.nodes[node].protocol
+        assert protocol is not None
+        replica = protocol.layout.replica_on(node, self.topology.host_shard(stream.producer))
+        assert replica is not None
+        return self.nodes[node].store.outbox_path(replica, stream, number)
 
     def input_unit(self, stream: StreamId, number: int) -> pa.Table:
         return self.unit("a", stream, number)

@@ -1,4 +1,4 @@
-"""The command line: ``unbroken check | run | status | history | node | demo | bench``."""
+"""The command line: ``unbroken check | run | status | history | drain | reinit | node | demo | bench | chaos``."""
 
 from __future__ import annotations
 
@@ -103,11 +103,14 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
 @FLOW_FILE
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Where state and logs are kept.")
 @click.option("--nodes", type=int, help="Local nodes to start, if not the number in the file.")
-@click.option("--fresh", is_flag=True, help="Delete what an earlier run left in the directory.")
-def run(file: Path, directory: Path | None, nodes: int | None, fresh: bool) -> None:
+@click.option("--standbys", type=int, help="Idle local nodes to keep ready, if not the number in the file.")
+@click.option("--fresh", is_flag=True, help="Delete what an earlier run left in the directory and start over.")
+def run(file: Path, directory: Path | None, nodes: int | None, standbys: int | None, fresh: bool) -> None:
     """Run a flow on local nodes with an embedded ZooKeeper, until it ends or Ctrl-C.
 
-    Example: unbroken run my_flow.py --fresh
+    What an earlier run of the flow has left in the directory is gone on with, however that run ended.
+
+    Example: unbroken run my_flow.py
     """
     from unbroken.cluster.launcher import LocalCluster
     from unbroken.cluster.watch import follow, greet
@@ -116,7 +119,9 @@ def run(file: Path, directory: Path | None, nodes: int | None, fresh: bool) -> N
     flow = load_flow(file)
     where = directory or Path(".unbroken") / flow.name
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    with LocalCluster(file, where, nodes=nodes, fresh=fresh) as cluster:
+    with LocalCluster(file, where, nodes=nodes, standbys=standbys, fresh=fresh) as cluster:
+        if cluster.resumed:
+            out.print(f"{flow.name}: going on with the run in {cluster.directory}", highlight=False)
         out.print(f"{flow.name}: logs are in {cluster.logs}", highlight=False)
         try:
             with out.status("starting") as spinner:
@@ -163,19 +168,61 @@ def status(flow_name: str | None, directory: Path | None, watch: bool, as_json: 
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def history(flow_name: str | None, directory: Path | None, as_json: bool) -> None:
     """Tell what happened to a running flow, in sentences."""
-    from unbroken.cluster.documents import connect, read_history
+    from unbroken.cluster.documents import read_history
 
-    info = _find_run(flow_name, directory)
-    client = connect(info.zookeeper, 10, ANSWER_DEADLINE_S)
-    try:
-        entries = read_history(client, info.flow)
-    finally:
-        client.stop()
-        client.close()
+    with _coordinated(flow_name, directory) as (client, flow):
+        entries = read_history(client, flow)
     for entry in entries:
         when = time.strftime("%H:%M:%S", time.localtime(entry["time_ms"] / 1000))
         line = json.dumps(entry) if as_json else f"{when} {entry['node']}: {entry['sentence']}"
         click.echo(line)
+
+
+@cli.command()
+@click.argument("node_name", metavar="NODE")
+@click.argument("flow_name", required=False)
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Directory of the run.")
+@click.option("--undo", is_flag=True, help="Let the node be used again.")
+@click.option("--wait", "wait_s", default=300.0, show_default=True, help="Seconds to wait for it; 0 does not wait.")
+def drain(node_name: str, flow_name: str | None, directory: Path | None, undo: bool, wait_s: float) -> None:
+    """Move everything away from a node, so that it can be stopped without anybody noticing.
+
+    Example: unbroken drain node-2
+    """
+    from unbroken.cluster import operations
+
+    with _coordinated(flow_name, directory) as (client, flow):
+        if undo:
+            operations.undo_drain(client, flow, node_name)
+            return
+        operations.drain(client, flow, node_name)
+        if wait_s:
+            operations.wait_drained(client, flow, node_name, wait_s, click.echo)
+            click.echo(f"{node_name} can be stopped")
+
+
+@cli.command()
+@click.argument("shard")
+@click.argument("node_name", metavar="NODE")
+@click.argument("flow_name", required=False)
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Directory of the run.")
+@click.option("--wait", "wait_s", default=300.0, show_default=True, help="Seconds to wait for it; 0 does not wait.")
+def reinit(shard: str, node_name: str, flow_name: str | None, directory: Path | None, wait_s: float) -> None:
+    """Build the replica of a shard on a node again from one of its peers.
+
+    Example: unbroken reinit totals.0 node-2
+    """
+    from unbroken.cluster import operations
+    from unbroken.protocol.ids import ShardId
+
+    try:
+        wanted = ShardId.parse(shard)
+    except ValueError:
+        raise UnbrokenError(f"{shard!r} is not a shard; write SEGMENT.NUMBER, as `unbroken status` does") from None
+    with _coordinated(flow_name, directory) as (client, flow):
+        operations.reinit(client, flow, wanted, node_name)
+        if wait_s:
+            operations.wait_redundant(client, flow, wanted, wait_s, click.echo)
 
 
 @cli.command()
@@ -193,6 +240,7 @@ def history(flow_name: str | None, directory: Path | None, as_json: bool) -> Non
 @click.option("--port", default=0, show_default=True, help="Port for the other nodes; 0 picks a free one.")
 @click.option("--nodes", type=int, help="Number of nodes of the flow, if not the number in the file.")
 @click.option("--spark-master", help="Spark master URL; the node's own cores by default.")
+@click.option("--standby", is_flag=True, help="Begin with nothing to do, ready to take replicas that lose their node.")
 def node(
     name: str | None,
     file: Path,
@@ -203,6 +251,7 @@ def node(
     port: int,
     nodes: int | None,
     spark_master: str | None,
+    standby: bool,
 ) -> None:
     """Join a node to a flow, on this machine or another one.
 
@@ -231,6 +280,7 @@ def node(
         port=port,
         nodes=nodes,
         spark_master=spark_master,
+        standby=standby,
     )
     try:
         run_node(options)
@@ -254,6 +304,28 @@ def demo(directory: Path, rate: int, seconds: int, no_kill: bool) -> None:
     sys.exit(run_demo(directory, rate=rate, seconds=seconds, kill=not no_kill, console=out))
 
 
+@cli.command()
+@click.option("--seeds", default="1-30", show_default=True, help="Schedules to run, as 17, 1-30 or 1-3,8.")
+@click.option("--length", "length_s", default=45.0, show_default=True, help="Seconds in which faults begin.")
+@click.option("--dir", "directory", type=click.Path(path_type=Path), default=Path("build/chaos"), show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per run and one for the campaign.")
+def chaos(seeds: str, length_s: float, directory: Path, as_json: bool) -> None:
+    """Run a flow through seeded schedules of real faults and check every result.
+
+    Example: unbroken chaos --seeds 17
+    """
+    from unbroken.chaos.campaign import parse_seeds, run_campaign
+
+    passed = run_campaign(
+        parse_seeds(seeds),
+        directory,
+        length_s,
+        click.echo if as_json else lambda _: None,
+        lambda text: errors.print(text, highlight=False, markup=False, soft_wrap=True),
+    )
+    sys.exit(0 if passed else EXIT_FAILED)
+
+
 @cli.group()
 def bench() -> None:
     """Measure Unbroken on this machine."""
@@ -273,6 +345,19 @@ def bench_core(seconds: int, warm_up: int, rows: int, as_json: bool) -> None:
     click.echo(json.dumps(result) if as_json else json.dumps(result, indent=2))
 
 
+@bench.command("recovery")
+@click.option("--sizes", default="10,100", show_default=True, help="Megabytes of state, one measurement each.")
+@click.option("--rate", default=10_000, show_default=True, help="Rows per second meanwhile.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON at the end.")
+def bench_recovery(sizes: str, rate: int, as_json: bool) -> None:
+    """Kill a node of two with a warm standby: time until redundancy is back, bytes moved, latency meanwhile."""
+    from unbroken.bench.recovery import RecoverySettings, run_recovery
+
+    settings = RecoverySettings(sizes=[int(float(size) * 1e6) for size in sizes.split(",")], rate=rate)
+    result = run_recovery(settings, lambda text: errors.print(text, highlight=False, markup=False))
+    click.echo(json.dumps(result) if as_json else json.dumps(result, indent=2))
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep what Spark and its JVM write to stderr off the screen: the command's own words are what is asked for."""
@@ -286,6 +371,20 @@ def _quiet() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+@contextlib.contextmanager
+def _coordinated(flow_name: str | None, directory: Path | None) -> Iterator[tuple[Any, str]]:
+    """A session with the ZooKeeper of a run, and the flow's name."""
+    from unbroken.cluster.documents import connect
+
+    info = _find_run(flow_name, directory)
+    client = connect(info.zookeeper, 10, ANSWER_DEADLINE_S)
+    try:
+        yield client, info.flow
+    finally:
+        client.stop()
+        client.close()
 
 
 def _find_run(flow_name: str | None, directory: Path | None) -> Any:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from unbroken.cluster.directory import Directory
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import NodeId, ShardId, StreamId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.inbox import Arrival, Inbox
 from unbroken.protocol.messages import Ack, Subscribe
 from unbroken.protocol.units import UnitHeader
@@ -103,6 +103,7 @@ class Subscription:
         self._begun: set[StreamId] = set()
         self._links: dict[NodeId, Link] = {}
         self._linked: set[NodeId] = set()
+        self._sources: dict[tuple[StreamId, NodeId], ReplicaId] = {}
         self._passed: dict[tuple[StreamId, NodeId], int] = {}
         self._gaps: dict[tuple[StreamId, int], float] = {}
         self._results: queue.Queue[Result | None] = queue.Queue(BUFFERED_UNITS)
@@ -210,11 +211,11 @@ class Subscription:
         return found.part, found.shards
 
     def _hosts(self, stream: StreamId) -> set[NodeId]:
-        """Nodes that may have the stream. One that the layout has given up may still be well: it is heard, too."""
+        """Nodes that have the stream. One that the layout has given up may still send: its link stays."""
         layout = None if self._directory is None else self._directory.layout
         if layout is None:
             return set()
-        return {node for replica, node in layout.placement.items() if replica.shard == stream.producer}
+        return set(layout.full_nodes_of(stream.producer))
 
     def _find_hosts(self) -> None:
         """Look for nodes that joined or moved until the subscription is closed."""
@@ -231,6 +232,24 @@ class Subscription:
             with self._link_lock:
                 if not self._closed.is_set():
                     self._link_to(node, members[node].address)
+        self._turn_to_newcomers()
+
+    def _turn_to_newcomers(self) -> None:
+        """Subscribe at linked nodes that have a replica to read from and have not been asked yet."""
+        layout = None if self._directory is None else self._directory.layout
+        if layout is None:
+            return
+        for stream in self._inboxes:
+            for node, replica in layout.full_nodes_of(stream.producer).items():
+                with self._lock:
+                    known = self._sources.get((stream, node))
+                    wanted = self._inboxes[stream].available
+                    linked = node in self._linked
+                    if known == replica or not linked:
+                        continue
+                    self._sources[stream, node] = replica
+                    self._passed.pop((stream, node), None)
+                self._links[node].send(Subscribe(stream, self._name, wanted))
 
     def _link_to(self, node: NodeId, address: str) -> None:
         known = self._links.get(node)
@@ -288,15 +307,12 @@ class Subscription:
     def _up(self, node: NodeId) -> None:
         with self._lock:
             self._linked.add(node)
-            wanted = {s: inbox.available for s, inbox in self._inboxes.items() if node in self._hosts(s)}
-            for stream in wanted:
-                self._passed.pop((stream, node), None)
-        for stream, available in wanted.items():
-            self._links[node].send(Subscribe(stream, self._name, available))
+        self._turn_to_newcomers()
 
     def _lost(self, node: NodeId) -> None:
         with self._lock:
             self._linked.discard(node)
+            self._sources = {key: replica for key, replica in self._sources.items() if key[1] != node}
 
     def _unit(self, node: NodeId, header: UnitHeader, data: pa.Buffer) -> None:
         arrived_ms = time.time() * 1000

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from unbroken.errors import FlowError, Problem
-from unbroken.protocol.node import ProtocolSettings
+from unbroken.protocol.settings import ProtocolSettings
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
@@ -25,6 +25,21 @@ def milliseconds(value: Any) -> Any:
 
 Duration = Annotated[float, BeforeValidator(milliseconds)]
 
+_UNITS_BYTES = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000, "tb": 1_000_000_000_000}
+
+
+def size_in_bytes(value: Any) -> Any:
+    """Turn ``"64MB"`` into bytes; numbers are bytes already."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(kb|mb|gb|tb)\s*", value.lower())
+    if match is None:
+        raise ValueError(f"{value!r} is not a size; write for example '64MB' or '1GB'")
+    return float(match[1]) * _UNITS_BYTES[match[2]]
+
+
+Size = Annotated[float, BeforeValidator(size_in_bytes)]
+
 
 class Settings(BaseModel):
     """Everything that can be tuned, with the reason for each default."""
@@ -32,6 +47,12 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodes: int = Field(default=3, ge=1, le=200, description="Local nodes that `unbroken run` starts.")
+    standbys: int = Field(
+        default=0,
+        ge=0,
+        le=200,
+        description="Further local nodes with a warm Spark session and nothing to do, for replicas that lose theirs.",
+    )
     pulse_min: Duration = Field(
         default=250,
         ge=20,
@@ -54,6 +75,55 @@ class Settings(BaseModel):
         ge=0,
         le=60_000,
         description="Replica k delivers k hedge delays after its result is ready, unless another did.",
+    )
+    delivery: str = Field(
+        default="duplicate",
+        pattern="^(duplicate|single)$",
+        description="'duplicate': a replica takes its input from all producers, the first copy of a unit wins and a "
+        "lost producer is not noticed; 'single': from one, which saves bytes, and from another when that one is lost.",
+    )
+    patience: Duration = Field(
+        default=2_000,
+        ge=50,
+        le=600_000,
+        description="With single delivery: silence of a producer after which a waiting consumer turns to another.",
+    )
+    transfers: int = Field(
+        default=2, ge=1, le=64, description="Replicas that may be built again at the same time in the whole flow."
+    )
+    transfer_rate: Size = Field(
+        default=100_000_000,
+        ge=10_000,
+        description="Bytes per second at which a replica's state is copied, so that results do not suffer from it.",
+    )
+    catch_up_lag: int = Field(
+        default=2, ge=0, le=1_000, description="Units by which a joining replica may lag and count as redundancy."
+    )
+    claim_units: int = Field(
+        default=1_000,
+        ge=10,
+        le=1_000_000,
+        description="Units kept for a replica that falls behind its peers; then it is built again from one of them.",
+    )
+    claim_bytes: Size = Field(
+        default=1_000_000_000, ge=1_000_000, description="Bytes kept for a replica that falls behind its peers."
+    )
+    snapshots: str | None = Field(
+        default=None,
+        description="Directory or URL that Spark can write and all nodes reach, for periodic snapshots of every shard; "
+        "one that has lost all its replicas and their disks is restored from there.",
+    )
+    snapshot_every: Duration = Field(
+        default=60_000,
+        ge=1_000,
+        le=86_400_000,
+        description="Time between two snapshots; producers keep what has not been snapshotted.",
+    )
+    return_grace: Duration = Field(
+        default=60_000,
+        ge=1_000,
+        le=3_600_000,
+        description="How long nodes may take to come back when the whole flow is started again.",
     )
     heartbeat: Duration = Field(default=200, ge=20, le=60_000, description="Sign of life on idle links.")
     link_timeout: Duration = Field(
@@ -113,6 +183,12 @@ class Settings(BaseModel):
             in_flight_slack=self.in_flight_slack,
             hedge_ms=self.hedge,
             client_retain=self.client_retain,
+            single_delivery=self.delivery == "single",
+            patience_ms=self.patience,
+            catch_up_lag=self.catch_up_lag,
+            claim_units=self.claim_units,
+            claim_bytes=int(self.claim_bytes),
+            snapshots=self.snapshots is not None,
         )
 
 

@@ -18,16 +18,33 @@ from unbroken.client import Result, Subscription
 from unbroken.cluster.launcher import LocalCluster
 from unbroken.transport.auth import call_options
 
-SECONDS = 32
-ROWS = 2_000 * SECONDS
-FLOW = Path(__file__).parent.parent / "flows" / "counted.py"
+PULSES = 24
+ROWS_PER_PULSE = 2_000
+ROWS = ROWS_PER_PULSE * PULSES
+KILL_AT_PULSE = 6
+COUNTED = Path(__file__).parent.parent / "flows" / "counted.py"
+
+# Rows by the pulse instead of by the clock: however long Spark takes to start, the kill is amid the pulses.
+STEPPED = """
+import runpy
+
+flow = runpy.run_path({counted!r})["flow"]
+numbers = flow.sources["numbers"].connector
+numbers.rate, numbers.batch_rows, numbers.limit = None, {rows_per_pulse}, {rows}
+"""
 
 
 @pytest.fixture
 def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FLOW_OUT", str(tmp_path / "out"))
-    monkeypatch.setenv("FLOW_SECONDS", str(SECONDS))
     return tmp_path / "out"
+
+
+@pytest.fixture
+def flow_file(tmp_path: Path) -> Path:
+    path = tmp_path / "stepped.py"
+    path.write_text(STEPPED.format(counted=str(COUNTED), rows_per_pulse=ROWS_PER_PULSE, rows=ROWS))
+    return path
 
 
 def expected() -> dict[int, tuple[int, int]]:
@@ -59,16 +76,17 @@ def read_to(results: Subscription, deadline_s: float, stop_at_pulse: int | None 
 
 @pytest.mark.cluster
 @pytest.mark.timeout(240)
-def test_killing_the_ingress_leader_is_not_noticed(out: Path, tmp_path: Path) -> None:
+def test_killing_the_ingress_leader_is_not_noticed(out: Path, flow_file: Path, tmp_path: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
-    with LocalCluster(FLOW, tmp_path / "state") as cluster:
+    with LocalCluster(flow_file, tmp_path / "state") as cluster:
         cluster.start()
         cluster.wait_ready()
         processes = set(psutil.Process().children(recursive=True)) - before
         assert len(processes) > 2 * cluster.count
         with cluster.subscribe("live") as results:
-            got = read_to(results, 90, stop_at_pulse=6)
+            got = read_to(results, 90, stop_at_pulse=KILL_AT_PULSE)
             leader = next(s["node"] for s in cluster.status() if s.get("ingress", {}).get("leading"))
+            assert not results.ended, "the flow ended before a node could be killed"
             cluster.nodes[leader].kill9()
             got += read_to(results, 90)
             check_cli(tmp_path / "state", leader)

@@ -44,14 +44,43 @@ def earlier_run(directory: Path) -> Path:
     return directory
 
 
-def test_the_state_of_an_earlier_run_is_deleted_only_when_asked(flow_file: Path, tmp_path: Path) -> None:
-    state = earlier_run(tmp_path / "state")
-    with pytest.raises(UnbrokenError, match="holds the state of an earlier run"):
+def test_an_earlier_run_is_gone_on_with_and_deleted_only_when_asked(flow_file: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    first = LocalCluster(flow_file, state)
+    assert not first.resumed
+    earlier_run(state)
+    second = LocalCluster(flow_file, state)
+    assert second.resumed and second.token == "secret"
+    assert (state / "node-1" / "units").is_dir()
+    third = LocalCluster(flow_file, state, fresh=True)
+    assert not third.resumed and third.token != "secret"
+    assert sorted(path.name for path in state.iterdir()) == ["logs", "shape.json", "token"]
+
+
+def test_results_in_a_sink_do_not_keep_a_run_from_going_on(flow_file: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    LocalCluster(flow_file, state)
+    earlier_run(state)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "same.0-to-files.0-0000000001.parquet").touch()
+    assert LocalCluster(flow_file, state).resumed
+
+
+def test_the_state_of_a_flow_of_another_shape_is_refused(flow_file: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    LocalCluster(flow_file, state)
+    earlier_run(state)
+    flow_file.write_text(flow_file.read_text().replace('name="same"', 'name="other"').replace('"same"', '"other"'))
+    with pytest.raises(UnbrokenError, match=r"segments were {'same': 1} and are {'other': 1}"):
         LocalCluster(flow_file, state)
     assert (state / "node-1" / "units").is_dir()
-    cluster = LocalCluster(flow_file, state, fresh=True)
-    assert sorted(path.name for path in state.iterdir()) == ["logs", "token"]
-    assert cluster.token != "secret"
+
+
+def test_a_start_that_was_interrupted_at_once_is_started_over(flow_file: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "shape.json").write_text("{}")
+    assert not LocalCluster(flow_file, state).resumed
 
 
 def test_a_directory_of_something_else_is_never_deleted(flow_file: Path, tmp_path: Path) -> None:
@@ -99,25 +128,26 @@ def test_a_damaged_run_file_is_named(tmp_path: Path) -> None:
         RunInfo.read(tmp_path)
 
 
-def test_a_node_refuses_the_state_of_an_earlier_run(flow_file: Path, tmp_path: Path) -> None:
+def test_a_node_refuses_a_directory_of_something_else(flow_file: Path, tmp_path: Path) -> None:
     used = tmp_path / "node-1"
     (used / "units").mkdir(parents=True)
     options = NodeOptions("node-1", flow_file, "127.0.0.1:1", used, "secret")
-    with pytest.raises(UnbrokenError, match="which a node cannot go on with"):
+    with pytest.raises(UnbrokenError, match="is not the directory of a node"):
         run_node(options)
 
 
 def test_the_state_of_a_node_is_kept_per_flow(flow_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".unbroken" / "tiny" / "n" / "units").mkdir(parents=True)
-    with pytest.raises(UnbrokenError, match=r"\.unbroken/tiny/n holds the state"):
+    with pytest.raises(UnbrokenError, match=r"\.unbroken/tiny/n holds files"):
         run_node(NodeOptions("n", flow_file, "127.0.0.1:1", None, "secret"))
 
 
 class Sleepers(LocalCluster):
     """A local run whose nodes are processes that do nothing."""
 
-    def start_node(self, name: str) -> None:
+    def start_node(self, name: str, standby: bool = False) -> None:
+        self._told_dead.discard(name)
         command = [sys.executable, "-c", "import time; time.sleep(100)"]
         self.nodes[name] = spawn(command, log_file=self.logs / f"{name}.log")
 
@@ -149,17 +179,19 @@ def test_zookeeper_is_restarted_and_the_dead_are_told_once(flow_file: Path, tmp_
         assert len(sentences) == 2
         assert sentences[0].startswith("node-1 is dead: killed by signal 9; its log is ")
         assert sentences[1] == "ZooKeeper died and was started again on its data"
-        assert cluster.zookeeper.address == address and cluster.tend() == []
+        assert cluster.zookeeper.address == address
+        wait_until(lambda: cluster.tend() == ["node-1 is started again"], 10, "node-1 to be started again")
+        assert cluster.nodes["node-1"].alive() and cluster.tend() == []
         reader = cluster._reader
         assert reader is not None
         wait_until(reader.directory.refresh, 10, "the reader to find ZooKeeper again")
-        assert [state["node"] for state in cluster.status()] == ["node-1", "node-2"]
+        assert [state["node"] for state in cluster.status()] == ["node-2"]
 
 
 @pytest.mark.cluster
 def test_a_run_ends_when_no_node_is_left(flow_file: Path, tmp_path: Path) -> None:
     console = Console(width=200)
-    with Sleepers(flow_file, tmp_path / "state") as cluster, console.capture() as captured:
+    with Sleepers(flow_file, tmp_path / "state", supervise=False) as cluster, console.capture() as captured:
         cluster.start()
         greet(cluster, console)
         for process in cluster.nodes.values():

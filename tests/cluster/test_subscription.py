@@ -21,7 +21,7 @@ from unbroken.client import Result, Subscription, push_addresses, subscribe
 from unbroken.cluster.documents import Member, connect, layout_bytes, root_of, topology_bytes
 from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import ShardId, StreamId
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.layout import chained_placement
 from unbroken.protocol.messages import Ack, Message, Subscribe
 from unbroken.protocol.outbox import Outbox
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.cluster
 
 TOKEN = "secret"
 STREAM = StreamId(ShardId("s0", 0), ShardId("sink", 0))
+PRODUCER = ReplicaId(STREAM.producer, 0)
 TOPOLOGY = replace(chain((1,)), client_sinks=frozenset({"sink"}))
 flows = (f"flow-{number}" for number in itertools.count())
 
@@ -65,7 +66,7 @@ class Host:
 
     def _send(self) -> None:
         for subscriber, number in self._box.sends():
-            self.server.send_unit(self._routes[subscriber], self._box.headers[number])
+            self.server.send_unit(self._routes[subscriber], PRODUCER, self._box.headers[number])
 
     def message_arrived(self, sender: str, message: Message) -> None:
         with self._lock:
@@ -79,8 +80,17 @@ class Host:
     def subscriber_gone(self, sender: str) -> None:
         self._box.unsubscribe(sender)
 
-    def read_outbox(self, header: UnitHeader) -> pa.Buffer:
+    def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer:
         return encode_unit(header, pa.table({"n": [header.number]}))
+
+    def pin(self, shard: str, newcomer: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def read_pin(self, question: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def release_pin(self, pin: str) -> bool:
+        raise NotImplementedError
 
     def ask_gate(self, replica: str, instance: str, start: int) -> int:
         raise NotImplementedError
@@ -128,8 +138,8 @@ def token_file(tmp_path: Path) -> Path:
 def flow_on(zk: KazooClient, *hosts: Host) -> str:
     """A flow with a layout on nodes a and b, of which ``hosts`` have joined."""
     flow = next(flows)
-    zk.create(f"{root_of(flow)}/layout", layout_bytes(chained_placement(TOPOLOGY, ("a", "b"))), makepath=True)
-    zk.create(f"{root_of(flow)}/topology", topology_bytes(TOPOLOGY))
+    zk.create(f"{root_of(flow)}/layout", layout_bytes(chained_placement(TOPOLOGY, {"a": "", "b": ""})), makepath=True)
+    zk.create(f"{root_of(flow)}/topology", topology_bytes(TOPOLOGY, "run"))
     for host in hosts:
         host.join(zk, flow)
     return flow
@@ -233,6 +243,6 @@ def test_sinks_that_cannot_be_read_are_refused(
     flow = flow_on(zk)
     with pytest.raises(UnbrokenError, match="has no sink 'life'; sinks that can be read: sink"):
         subscribe(address, flow, "life", token_file)
-    zk.set(f"{root_of(flow)}/topology", topology_bytes(chain((1,))))
+    zk.set(f"{root_of(flow)}/topology", topology_bytes(chain((1,)), "run"))
     with pytest.raises(UnbrokenError, match=r"written by the nodes.*Client\(\)"):
         subscribe(address, flow, "sink", token_file)

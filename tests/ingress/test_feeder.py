@@ -18,7 +18,7 @@ from unbroken.plan import build_topology
 from unbroken.protocol.ids import ShardId, StreamId
 from unbroken.protocol.ingress import Entry
 from unbroken.spark.types import parse_schema
-from unbroken.transport.store import UnitStore, decode_unit
+from unbroken.transport.store import UnitStore, decode_unit, unit_name
 
 SHARDS = 3
 LIMIT = 100
@@ -80,7 +80,10 @@ class Ingress:
     def __init__(self, directory: Path, name: str, flow: Dataflow) -> None:
         self.root = directory / name
         self.store = UnitStore(self.root)
-        self.feeder = Feeder(flow, build_topology(flow), self.store, directory / "dead-letters")
+        self.feeder = Feeder(flow, build_topology(flow), self.store, self.path, directory / "dead-letters")
+
+    def path(self, stream: StreamId, number: int) -> Path:
+        return self.root / str(stream) / unit_name(number)
 
     def take(self, entry: Entry) -> None:
         """An entry is persisted and committed."""
@@ -95,7 +98,7 @@ class Ingress:
 
     def unit(self, source: str, consumer: str, shard: int, number: int) -> pa.Table:
         stream = StreamId(ShardId(source, 0), ShardId(consumer, shard))
-        return decode_unit(self.store.read(self.store.outbox_path(stream, number)))[1]
+        return decode_unit(self.store.read(self.path(stream, number)))[1]
 
     def values(self, source: str, number: int) -> list[int]:
         pieces = [self.unit(source, "sharded", shard, number) for shard in range(SHARDS)]
@@ -169,7 +172,7 @@ def test_headers_tell_pulse_cut_time_and_end(tmp_path: Path) -> None:
     assert len(headers) == SHARDS + SHARDS + 1
     for header in headers:
         assert (header.number, header.pulse, header.cut_ms, header.final, header.stable) == (1, 1, 5_000, True, True)
-        stored, table = decode_unit(leader.store.read(leader.store.outbox_path(header.stream, 1)))
+        stored, table = decode_unit(leader.store.read(leader.path(header.stream, 1)))
         assert stored == header and header.digest.rows == table.num_rows
 
 
@@ -212,6 +215,23 @@ def test_a_member_that_becomes_leader_goes_on_where_the_log_ends(tmp_path: Path)
     assert json.loads(follower.feeder.poll(9_000)[0])["spans"]["made"][0] != second
     follower.feeder.persisted(Entry(4, 2, log[3].body, 2))
     assert json.loads(follower.feeder.poll(9_000)[0])["spans"]["made"][0] == second != first
+
+
+def test_a_pulse_that_is_cut_off_the_log_does_not_count(tmp_path: Path) -> None:
+    """What replaces it need not be a pulse: the rows of the lost pulse belong to the next one."""
+    leader, follower = Ingress(tmp_path, "a", make_flow()), Ingress(tmp_path, "b", make_flow())
+    log = run_log(leader, 2)
+    for entry in log:
+        follower.take(entry)
+    expected = follower.feeder.poll(9_000)
+    for index, pulse in ((5, 3), (6, 4)):
+        body, final = leader.feeder.poll(7_000 + index)
+        lost = Entry(index, 1, body, pulse, final)
+        leader.feeder.persisted(lost)
+        follower.feeder.persisted(lost)
+    assert follower.feeder.poll(9_000) == leader.feeder.poll(9_000) != expected
+    follower.feeder.persisted(Entry(5, 2, push(5, 3, b'{"k":1,"v":1}\n').body))
+    assert follower.feeder.poll(9_000) == expected
 
 
 def test_writing_a_pulse_again_changes_nothing(tmp_path: Path) -> None:

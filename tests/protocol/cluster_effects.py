@@ -3,88 +3,144 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import count
 
-from protocol.model_parts import Exchange, FakeSpark, Sink, Store, digest_of
+from protocol.model_parts import Exchange, FakeSpark, Sink, digest_of
+from protocol.sim_disk import Disk, ReplicaDisk
+from protocol.sim_store import Store, Write
+from unbroken.protocol.events import Event, LinkUp, Started
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Entry, InSync, ProposeInSync
-from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
-from unbroken.protocol.messages import (
+from unbroken.protocol.instructions import (
+    AbandonFetch,
     AnswerGate,
     CommitEntry,
     Deliver,
     DropInbox,
     DropOutbox,
-    Event,
+    DropReplica,
+    FetchState,
+    GiveUp,
     Instruction,
-    LinkUp,
     PersistEntry,
+    PinState,
     PollSources,
+    RefusePin,
     Report,
+    ReportCaughtUp,
     Send,
     SendUnit,
+    StartReplica,
     StopReplica,
     StoreUnit,
 )
-from unbroken.protocol.node import NodeProtocol, ProtocolSettings
+from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
+from unbroken.protocol.node import NodeProtocol
+from unbroken.protocol.settings import ProtocolSettings
 from unbroken.protocol.units import UnitHeader
 
-SETTINGS = ProtocolSettings(pulse_min_ms=20, pulse_max_ms=200, pulse_start_ms=40, hedge_ms=15)
+SETTINGS = ProtocolSettings(
+    pulse_min_ms=20, pulse_max_ms=200, pulse_start_ms=40, hedge_ms=15, patience_ms=60, grace_ms=50
+)
+
+
+@dataclass
+class Transfer:
+    """A replica's state on its way to a newcomer: asked for, pinned (with what was pinned), copied, or failed."""
+
+    replica: ReplicaId
+    donor: NodeId | None
+    stage: str = "asked"
+    ticket: int = 0
+    pinned: ReplicaDisk | None = None
+    abandoned: bool = False
 
 
 @dataclass
 class SimNode:
-    """A node: its protocol object and the effects around it."""
+    """A node's process: its protocol object and the effects around it. The disk outlives it."""
 
     protocol: NodeProtocol
-    sparks: dict[ReplicaId, FakeSpark]
-    outbox: dict[tuple[StreamId, int], int] = field(default_factory=dict)
-    inbox: dict[tuple[StreamId, int], int] = field(default_factory=dict)
+    disk: Disk
+    sparks: dict[ReplicaId, FakeSpark] = field(default_factory=dict)
     jobs: deque[PollSources | CommitEntry] = field(default_factory=deque)
     pushed: list[bytes] = field(default_factory=list)
-    log: dict[int, Entry] = field(default_factory=dict)
-    deliveries: dict[StreamId, UnitHeader] = field(default_factory=dict)
+    cut: int = 0
+    deliveries: dict[StreamId, tuple[ReplicaId, UnitHeader]] = field(default_factory=dict)
     documents: deque[InSync | Layout] = field(default_factory=deque)
+    writes: deque[tuple[Write, ReplicaId | None]] = field(default_factory=deque)
+    transfers: list[Transfer] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
+    frozen: bool = False
+
+    @property
+    def me(self) -> NodeId:
+        return self.protocol.me
 
 
 class ClusterEffects:
     """Nodes, links, a sink and a store. Events go into a node and its instructions are carried out at once."""
 
-    def __init__(self, topology: Topology, nodes: int, pulses: int, settings: ProtocolSettings = SETTINGS) -> None:
-        names = tuple(f"n{i}" for i in range(nodes))
-        layout = chained_placement(topology, names)
-        members = layout.nodes_of(INGRESS)
-        sync = InSync(1, next(iter(members)), frozenset(members), 0)
+    def __init__(
+        self,
+        topology: Topology,
+        nodes: int,
+        pulses: int,
+        settings: ProtocolSettings = SETTINGS,
+        standbys: int = 0,
+        transfers: int = 2,
+        placement: Mapping[ReplicaId, NodeId] | None = None,
+    ) -> None:
+        names = [f"n{i}" for i in range(nodes)]
         self.topology = topology
         self.pulses = pulses
+        self.settings = settings
         self.now = 0.0
-        self.store = Store(sync, layout)
         self.sink = Sink()
+        self.serial = count(1)
         self.nodes: dict[NodeId, SimNode] = {}
-        self.present: set[NodeId] = set(names)
-        self.stopped: set[ReplicaId] = set()
+        self.disks = {name: Disk(f"{name}-disk") for name in [*names, *(f"s{i}" for i in range(standbys))]}
+        layout = chained_placement(topology, {name: self.disks[name].identity for name in names})
+        if placement is not None:
+            layout = replace(layout, placement=dict(placement))
+        members = layout.nodes_of(INGRESS)
+        sync = InSync(1, next(iter(members)), frozenset(members), 0)
+        self.store = Store(topology, layout, sync, transfers)
+        for replica, node in layout.placement.items():
+            self.disks[node].replicas[replica] = ReplicaDisk()
         self.exchanges: dict[tuple[NodeId, NodeId], Exchange] = {}
         self.stale: list[Exchange] = []
+        self.orphans: deque[tuple[Write, ReplicaId | None]] = deque()
+        self.snapshots: dict[ShardId, ReplicaDisk] = {}
+        self.saving: set[int] = set()
         self.units: dict[tuple[StreamId, int], int] = {}
         self.entries: dict[int, Entry] = {}
-        self._serial = count(1)
-        for name in names:
-            protocol = NodeProtocol(name, topology, layout, sync, settings)
-            sparks = {r: FakeSpark(r, _instances(topology, r)) for r in protocol.replicas}
-            self.nodes[name] = SimNode(protocol, sparks)
-        for name in names:
-            self._connect(name, name)
+        for name in self.disks:
+            self.boot(name)
 
-    def _connect(self, client: NodeId, server: NodeId) -> None:
+    # --- processes and links --------------------------------------------------------------------------
+
+    def boot(self, name: NodeId) -> None:
+        """Start a node on what its disk holds of the replicas that the store's layout places there."""
+        disk, layout = self.disks[name], self.store.layout
+        placed = layout.hosted(name) if layout.nodes.get(name) == disk.identity else []
+        disk.replicas = {replica: held for replica, held in disk.replicas.items() if replica in placed}
+        recovered = {replica: held.recover(replica) for replica, held in disk.replicas.items()}
+        protocol = NodeProtocol(name, self.topology, layout, self.store.sync, recovered, self.settings, disk.identity)
+        self.nodes[name] = SimNode(protocol, disk)
+        self.store.present[name] = disk.identity
+        self.handle(name, Started())
+        self.connect(name, name)
+
+    def connect(self, client: NodeId, server: NodeId) -> None:
         self.exchanges[client, server] = Exchange(client, server)
-        self._handle(client, LinkUp(server))
+        self.handle(client, LinkUp(server))
 
-    # --- carrying out -----------------------------------------------------------------------------------
+    # --- carrying out ---------------------------------------------------------------------------------
 
-    def _handle(self, name: NodeId, event: Event, payload: int | None = None) -> None:
+    def handle(self, name: NodeId, event: Event, payload: int | None = None) -> None:
         node = self.nodes[name]
         for step in node.protocol.handle(event, self.now):
             self._carry_out(node, step, payload)
@@ -93,99 +149,140 @@ class ClusterEffects:
         assert wake is None or wake > self.now, f"{name} wants to wake at {wake}, it is {self.now}: {event}"
 
     def _carry_out(self, node: SimNode, step: Instruction, payload: int | None) -> None:
-        me = node.protocol.me
         match step:
             case Send(to, message):
-                if (link := self.exchanges.get((me, to))) is not None and link.alive:
+                if (link := self.exchanges.get((node.me, to))) is not None and link.alive:
                     link.messages.append(message)
-            case SendUnit(to, header):
-                if (link := self.exchanges.get((to, me))) is not None and link.alive:
-                    link.units.append(header)
-            case StoreUnit(header):
+            case SendUnit(to, replica, header):
+                if (link := self.exchanges.get((to, node.me))) is not None and link.alive:
+                    link.units.append((replica, header))
+            case StoreUnit(replica, header):
                 assert payload is not None
-                assert (header.stream, header.number) not in node.inbox, "a unit was accepted twice"
-                node.inbox[header.stream, header.number] = payload
-            case DropInbox(stream, numbers):
+                inbox = node.disk.replicas[replica].inbox
+                assert (header.stream, header.number) not in inbox, "a unit was accepted twice"
+                inbox[header.stream, header.number] = (header, payload)
+            case DropInbox(replica, stream, numbers):
                 for number in numbers:
-                    del node.inbox[stream, number]
-            case DropOutbox(stream, numbers):
-                self._drop_outbox(node, stream, numbers)
+                    del node.disk.replicas[replica].inbox[stream, number]
+            case DropOutbox(replica, stream, numbers):
+                self._drop_outbox(node, replica, stream, numbers)
             case AnswerGate(ticket, offset):
                 for spark in node.sparks.values():
                     if spark.ticket == ticket:
                         spark.answer(offset)
-            case Deliver(header):
-                assert header.stream not in node.deliveries, f"{me}: two deliveries of {header.stream} at once"
-                assert (header.stream, header.number) in node.outbox
-                node.deliveries[header.stream] = header
-            case PollSources():
-                assert not any(isinstance(job, PollSources) for job in node.jobs), f"{me} polls twice"
-                node.jobs.append(step)
-            case PersistEntry(entry):
-                node.log[entry.index] = entry
-            case CommitEntry(entry):
-                assert node.log[entry.index] == entry, f"{me} commits what is not on its disk"
-                known = self.entries.setdefault(entry.index, entry)
-                assert known == entry, f"{me} commits another entry {entry.index}: {entry}, not {known}"
-                node.jobs.append(step)
-            case ProposeInSync():
-                self.store.proposals.append((me, step))
-            case StopReplica(replica):
-                self._stop_spark(node, replica)
+            case Deliver(replica, header):
+                assert header.stream not in node.deliveries, f"{node.me}: two deliveries of {header.stream} at once"
+                assert (header.stream, header.number) in node.disk.replicas[replica].outbox
+                node.deliveries[header.stream] = (replica, header)
             case Report(sentence):
                 node.reports.append(sentence)
+            case PollSources() | PersistEntry() | CommitEntry():
+                self._run_ingress(node, step)
+            case StartReplica() | StopReplica() | DropReplica():
+                self._run_replica(node, step)
+            case FetchState() | AbandonFetch() | PinState() | RefusePin():
+                self._transfer(node, step)
+            case ProposeInSync() | ReportCaughtUp() | GiveUp():
+                node.writes.append((step, node.protocol.ingress))
 
-    def _drop_outbox(self, node: SimNode, stream: StreamId, numbers: tuple[int, ...]) -> None:
-        """Loss-free: nobody who counts, here or in the store, may still need what is dropped."""
+    def _run_ingress(self, node: SimNode, step: PollSources | PersistEntry | CommitEntry) -> None:
+        replica = node.protocol.ingress
+        assert replica is not None, f"{node.me} is no ingress but is told to {step}"
+        disk = node.disk.replicas[replica]
+        if isinstance(step, PersistEntry):
+            disk.persist(step.entry)
+            return
+        if isinstance(step, PollSources):
+            assert not any(isinstance(job, PollSources) for job in node.jobs), f"{node.me} polls twice"
+        else:
+            entry = step.entry
+            assert disk.log[entry.index] == entry, f"{node.me} commits what is not on its disk"
+            known = self.entries.setdefault(entry.index, entry)
+            assert known == entry, f"{node.me} commits another entry {entry.index}: {entry}, not {known}"
+        node.jobs.append(step)
+
+    def _run_replica(self, node: SimNode, step: StartReplica | StopReplica | DropReplica) -> None:
+        replica = step.replica
+        if isinstance(step, StartReplica):
+            disk = node.disk.replicas[replica]
+            if replica.shard == INGRESS:
+                node.jobs.clear()
+                node.pushed, node.cut = [], disk.base_pulse
+            else:
+                node.sparks[replica] = FakeSpark(replica, _instances(self.topology, replica), disk)
+        elif isinstance(step, StopReplica):
+            if replica in node.sparks:
+                node.sparks[replica].fail()
+            node.writes.append((step, node.protocol.ingress))
+        else:
+            node.sparks.pop(replica, None)
+            node.disk.replicas.pop(replica, None)
+            node.deliveries = {stream: found for stream, found in node.deliveries.items() if found[0] != replica}
+            if replica.shard == INGRESS:
+                node.jobs.clear()
+
+    def _transfer(self, node: SimNode, step: FetchState | AbandonFetch | PinState | RefusePin) -> None:
+        match step:
+            case FetchState(replica, donor):
+                assert donor is not None or replica.shard in self.snapshots, f"there is no snapshot of {replica.shard}"
+                assert all(t.replica != replica or t.abandoned for t in node.transfers), f"{replica} is fetched twice"
+                node.transfers.append(Transfer(replica, donor))
+            case AbandonFetch(replica):
+                for transfer in node.transfers:
+                    if transfer.replica == replica:
+                        transfer.abandoned = True
+                # A copy that is complete may just be about to be reported.
+                node.transfers = [t for t in node.transfers if not t.abandoned or t.stage == "copied"]
+            case PinState(ticket, replica) if ticket in self.saving:
+                self.saving.discard(ticket)
+                self.snapshots[replica.shard] = node.disk.replicas[replica].pin(step)
+            case PinState(ticket, replica):
+                asker = self._asker(ticket)
+                asker.stage, asker.pinned = "pinned", node.disk.replicas[replica].pin(step)
+            case RefusePin(ticket):
+                self._asker(ticket).stage = "failed"
+
+    def _asker(self, ticket: int) -> Transfer:
+        return next(t for node in self.nodes.values() for t in node.transfers if t.ticket == ticket)
+
+    def _drop_outbox(self, node: SimNode, owner: ReplicaId, stream: StreamId, numbers: tuple[int, ...]) -> None:
+        """Loss-free: nobody who counts may still need what is dropped."""
+        disk = node.disk.replicas[owner]
         for number in numbers:
-            del node.outbox[stream, number]
+            del disk.outbox[stream, number]
         last = max(numbers)
         if self.topology.is_sink(stream.consumer):
             assert len(self.sink.written.get(stream, ())) >= last, f"unit {last} of {stream} dropped undelivered"
-            return
-        counted = node.protocol.layout.counted(stream.consumer)
-        for consumer, spark in self._live_sparks(stream.consumer):
-            if consumer in counted:
-                assert spark.committed >= last, f"unit {last} of {stream} dropped before {consumer} committed it"
+        else:
+            for consumer in node.protocol.layout.counted(stream.consumer):
+                held = self.disk_of(consumer)
+                assert held is None or held.committed >= last, (
+                    f"unit {last} of {stream} dropped before {consumer} committed it"
+                )
+        if owner.shard == INGRESS:
+            bases = [box.base for box in node.protocol.outboxes.of(owner)]
+            disk.trim_log(min([node.cut, *bases]))
 
-    def _live_sparks(self, shard: ShardId) -> Iterator[tuple[ReplicaId, FakeSpark]]:
+    def disk_of(self, replica: ReplicaId) -> ReplicaDisk | None:
+        """The directory of a replica, wherever it is, up or not."""
+        return next((d.replicas[replica] for d in self.disks.values() if replica in d.replicas), None)
+
+    def live_sparks(self, shard: ShardId) -> Iterator[tuple[ReplicaId, FakeSpark]]:
         for node in self.nodes.values():
             for replica, spark in node.sparks.items():
                 if replica.shard == shard:
                     yield replica, spark
 
-    def _write(
-        self, node: SimNode, stream: StreamId, number: int, content: int, final: bool, faithful: bool = True
+    def write_unit(
+        self, disk: ReplicaDisk, stream: StreamId, number: int, content: int, final: bool, faithful: bool = True
     ) -> UnitHeader:
         """Agreement, determinism, stability: the same unit has the same content wherever it is produced."""
         if faithful:
             known = self.units.setdefault((stream, number), content)
-            assert known == content, f"unit {number} of {stream} differs on {node.protocol.me}"
-        node.outbox[stream, number] = content
-        return UnitHeader(stream, number, number, number, digest_of(content), final=final)
-
-    def _stop_spark(self, node: SimNode, replica: ReplicaId) -> None:
-        node.sparks[replica].stopped = True
-        self.stopped.add(replica)
-
-    # --- invariants of the whole --------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Loss-free, globally: whoever counts finds its next unit at some live producer, or it is yet to come."""
-        for node in self.nodes.values():
-            node.protocol.check()
-            for replica in node.protocol.replicas.values():
-                if replica.replica in self.store.layout.lost or replica.stopped is not None:
-                    continue
-                for stream, inbox in replica.inboxes.items():
-                    bases = self._bases(stream)
-                    assert not bases or min(bases) <= inbox.available, (
-                        f"unit {inbox.available + 1} of {stream} is needed by {replica.replica} and dropped everywhere"
-                    )
-
-    def _bases(self, stream: StreamId) -> list[int]:
-        boxes = [node.protocol.outboxes.get(stream) for node in self.nodes.values()]
-        return [box.base for box in boxes if box is not None and not box.muted]
+            assert known == content, f"unit {number} of {stream} is produced with another content"
+        header = UnitHeader(stream, number, number, number, digest_of(content), size=1, final=final)
+        disk.outbox[stream, number] = (header, content)
+        return header
 
 
 def _instances(topology: Topology, replica: ReplicaId) -> tuple[str, ...]:

@@ -1,14 +1,16 @@
-"""The pieces of the simulated cluster: links, a fake Spark query, the shared sink, the store, topologies."""
+"""The pieces of the simulated cluster: topologies, links, a fake Spark query, the shared sink."""
 
 from __future__ import annotations
 
 import zlib
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from protocol.sim_disk import ReplicaDisk
 from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
-from unbroken.protocol.ingress import InSync, ProposeInSync
-from unbroken.protocol.layout import INGRESS, Layout, Topology
+from unbroken.protocol.ingress import Entry
+from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.protocol.messages import Message
 from unbroken.protocol.units import Digest, UnitHeader
 
@@ -70,7 +72,7 @@ class Exchange:
     client: NodeId
     server: NodeId
     messages: deque[Message] = field(default_factory=deque)
-    units: deque[UnitHeader] = field(default_factory=deque)
+    units: deque[tuple[ReplicaId, UnitHeader]] = field(default_factory=deque)
     alive: bool = True
     client_noticed: bool = False
     server_noticed: bool = False
@@ -88,7 +90,7 @@ class Exchange:
 
 @dataclass
 class FakeSpark:
-    """One replica's query: asks the gate once per source instance and round, then processes and commits.
+    """One replica's query on its checkpoint: asks the gate once per source instance and round, processes, commits.
 
     Its state and output are a pure function of its input, as the design demands of a segment. ``corrupt_from``
     makes it break that promise from a unit on.
@@ -96,18 +98,20 @@ class FakeSpark:
 
     replica: ReplicaId
     instances: tuple[str, ...]
-    committed: int = 0
-    state: int = 0
-    asked: int = 0
+    disk: ReplicaDisk
     ticket: int | None = None
     answers: list[int] = field(default_factory=list)
-    uncommitted: int | None = None
+    uncommitted: tuple[int, int] | None = None
     stopped: bool = False
     corrupt_from: int | None = None
 
     @property
-    def can_ask(self) -> bool:
-        return not self.stopped and self.ticket is None and self.uncommitted is None and not self.round_complete
+    def committed(self) -> int:
+        return self.disk.committed
+
+    @property
+    def can_step(self) -> bool:
+        return not self.stopped and self.ticket is None
 
     @property
     def round_complete(self) -> bool:
@@ -125,17 +129,37 @@ class FakeSpark:
         return None if answers[0] == self.committed else answers[0]
 
     def process(self, number: int, contents: dict[StreamId, int], outputs: list[StreamId]) -> dict[StreamId, int]:
-        self.state = mix(self.state, sorted((str(stream), content) for stream, content in contents.items()))
-        self.uncommitted = number
+        state = run_batch(self.disk.states[self.committed], contents)
+        self.uncommitted = (number, state)
         wrong = self.corrupt_from is not None and number >= self.corrupt_from
-        return {stream: mix(self.state, str(stream), wrong) for stream in outputs}
+        return {stream: result_of(state, stream, wrong) for stream in outputs}
 
     def commit(self) -> None:
         assert self.uncommitted is not None
-        self.committed, self.uncommitted = self.uncommitted, None
+        number, state = self.uncommitted
+        self.disk.states[number] = state
+        self.disk.committed, self.uncommitted = number, None
+
+    def fail(self) -> None:
+        """The query ends in the middle of whatever it does; what is not committed is forgotten."""
+        self.stopped, self.ticket, self.answers, self.uncommitted = True, None, [], None
 
 
-# --- sink and store -------------------------------------------------------------------------------------
+def run_batch(state: int, contents: Mapping[StreamId, int]) -> int:
+    """The state of a segment after one more micro-batch."""
+    return mix(state, sorted((str(stream), content) for stream, content in contents.items()))
+
+
+def result_of(state: int, stream: StreamId, wrong: bool = False) -> int:
+    return mix(state, str(stream), wrong)
+
+
+def source_unit(stream: StreamId, rows: tuple[bytes, ...]) -> int:
+    """What a source sends over a stream for one pulse, given the entries of the ingress log that belong to it."""
+    return mix(rows, str(stream))
+
+
+# --- sink -----------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -155,21 +179,20 @@ class Sink:
         units.append(content)
 
 
-@dataclass
-class Store:
-    """The versioned documents: the in-sync set and the layout, with compare-and-set."""
-
-    sync: InSync
-    layout: Layout
-    proposals: deque[tuple[NodeId, ProposeInSync]] = field(default_factory=deque)
-
-    def decide(self) -> tuple[NodeId, bool]:
-        """Apply the oldest proposal if it names the present version; who made it, and whether it was accepted."""
-        proposer, proposal = self.proposals.popleft()
-        accepted = proposal.replaces == self.sync.version
-        if accepted:
-            assert proposal.proposal.version == self.sync.version + 1
-            assert proposal.proposal.term > self.sync.term
-            assert proposal.proposal.members <= self.sync.members
-            self.sync = proposal.proposal
-        return proposer, accepted
+def reference(topology: Topology, entries: Mapping[int, Entry]) -> dict[StreamId, list[int]]:
+    """What the sinks hold after a run without faults in which the sources were cut by these entries."""
+    states = dict.fromkeys((shard for part in topology.segments for shard in topology.shards(part)), 0)
+    sinks: dict[StreamId, list[int]] = {s: [] for s in topology.streams if topology.is_sink(s.consumer)}
+    pushed: list[bytes] = []
+    for index in sorted(entries):
+        if not entries[index].pulse:
+            pushed.append(entries[index].body)
+            continue
+        rows, pushed = (entries[index].body, *pushed), []
+        units = {s: source_unit(s, rows) for s in topology.streams if s.producer.part in topology.sources}
+        for shard in states:  # declared in the order in which data passes them
+            states[shard] = run_batch(states[shard], {s: units[s] for s in topology.inputs(shard)})
+            units.update((s, result_of(states[shard], s)) for s in topology.outputs(shard))
+        for stream, written in sinks.items():
+            written.append(units[stream])
+    return sinks

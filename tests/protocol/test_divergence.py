@@ -5,7 +5,10 @@ from __future__ import annotations
 from protocol.cluster_model import Cluster
 from protocol.model_parts import chain
 from unbroken.protocol.divergence import REMEMBERED, DigestBook
+from unbroken.protocol.events import PinAsked, Received
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.instructions import RefusePin, SendUnit
+from unbroken.protocol.messages import Subscribe
 from unbroken.protocol.units import Digest
 
 SHARD = ShardId("s0", 0)
@@ -64,7 +67,7 @@ def run_ahead(cluster: Cluster, until: int) -> None:
     for _ in range(2_000):
         actions = [action for action in cluster.enabled() if action[-1] != YOUNG]
         for action in actions:
-            cluster.perform_if_possible(action)
+            cluster.perform(action)
         if min((len(units) for units in cluster.sink.written.values()), default=0) >= until:
             return
         if not actions:
@@ -76,15 +79,14 @@ def divergence_reports(cluster: Cluster) -> dict[str, int]:
     return {n: sum("diverged" in r for r in node.reports) for n, node in cluster.nodes.items()}
 
 
-def test_a_divergent_replica_is_stopped_and_the_flow_goes_on() -> None:
+def test_a_divergent_replica_is_stopped_and_built_again_and_the_flow_goes_on() -> None:
     cluster, host = slow_corrupt_cluster()
     run_ahead(cluster, until=6)
     cluster.settle()
-    assert YOUNG in cluster.stopped and YOUNG in cluster.store.layout.lost
+    assert YOUNG not in cluster.store.layout.placement
+    assert any("s0.0#2 is placed" in sentence for sentence in cluster.store.sentences), "in its place"
     assert divergence_reports(cluster) == {"n0": 1, "n1": 1}
-    protocol = cluster.nodes[host].protocol
-    assert [d.number for d in protocol.divergences] == [4]
-    assert all(protocol.outboxes[s].muted for s in cluster.topology.outputs(SHARD))
+    assert [d.number for d in cluster.nodes[host].protocol.comparison.divergences] == [4]
 
 
 def test_a_divergence_is_found_though_the_notes_were_lost() -> None:
@@ -93,24 +95,26 @@ def test_a_divergence_is_found_though_the_notes_were_lost() -> None:
     run_ahead(cluster, until=6)
     for pair in [("n0", "n1"), ("n1", "n0")]:
         cluster.perform(("cut", *pair, False))
-    book = cluster.nodes[host].protocol.books[SHARD]
+    book = cluster.nodes[host].protocol.comparison.books[SHARD]
     book.seen.clear()
     cluster.settle()
-    assert YOUNG in cluster.stopped
+    assert YOUNG not in cluster.store.layout.placement
     assert divergence_reports(cluster) == {"n0": 1, "n1": 1}
 
 
-def test_a_stopped_replica_sends_nothing_to_those_who_ask_again() -> None:
+def test_a_divergent_replica_sends_nothing_and_gives_its_state_to_nobody() -> None:
     cluster, host = slow_corrupt_cluster()
     run_ahead(cluster, until=6)
-    while YOUNG not in cluster.stopped:
-        cluster.run_turns(1)
+    protocol = cluster.nodes[host].protocol
+    while protocol.replicas[YOUNG].stopped is None:
+        for action in cluster.enabled():
+            if action[0] not in ("control", "write"):
+                cluster.perform(action)
     other = next(name for name in cluster.nodes if name != host)
-    cluster.perform(("cut", other, host, False))
-    while (other, host) not in cluster.exchanges or not cluster.exchanges[other, host].alive:
-        cluster.run_turns(1)
-    cluster.run_turns(1)
     stream = cluster.topology.outputs(SHARD)[0]
-    assert cluster.nodes[host].protocol.outboxes[stream].subscribers, "it was asked"
-    assert not any(unit.stream == stream for unit in cluster.exchanges[other, host].units)
+    assert protocol.outboxes.boxes[stream].muted
+    asked = protocol.handle(Received(other, Subscribe(stream, "s1.0#0", 0)), cluster.now)
+    assert not any(isinstance(step, SendUnit) for step in asked)
+    [refusal] = protocol.handle(PinAsked(SHARD, other, 1), cluster.now)
+    assert isinstance(refusal, RefusePin)
     cluster.settle()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from protocol.cluster_model import Cluster, pick_cluster, run_schedule
+from protocol.cluster_effects import SETTINGS
+from protocol.cluster_model import Cluster
 from protocol.model_parts import chain, diamond, join
+from protocol.schedules import pick_cluster, run_schedule, schedules
 from unbroken.protocol.layout import Topology
 
 Choice = st.integers(0, 2**16)
@@ -59,9 +63,14 @@ TestFlowMachine.settings = settings(
 )
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", schedules(120))
 def test_random_schedule(seed: int) -> None:
-    run_schedule(seed, steps=250, fault_chance=0.03)
+    run_schedule(seed, steps=300)
+
+
+@pytest.mark.parametrize("seed", schedules(20))
+def test_random_schedule_with_many_faults(seed: int) -> None:
+    run_schedule(seed, steps=500, fault_chance=0.1)
 
 
 TOPOLOGIES = {
@@ -73,12 +82,15 @@ TOPOLOGIES = {
 }
 
 
+@pytest.mark.parametrize("single", [False, True], ids=["duplicate", "single"])
 @pytest.mark.parametrize("topology", TOPOLOGIES.values(), ids=TOPOLOGIES.keys())
-def test_without_faults_only_one_replica_touches_the_sink(topology: Topology) -> None:
-    cluster = Cluster(topology, nodes=3, pulses=10)
+def test_without_faults_only_one_replica_touches_the_sink(topology: Topology, single: bool) -> None:
+    cluster = Cluster(topology, nodes=3, pulses=10, settings=replace(SETTINGS, single_delivery=single))
     cluster.settle()
     assert cluster.sink.skipped == 0
-    assert not any(node.reports for node in cluster.nodes.values())
+    reports = [report for node in cluster.nodes.values() for report in node.reports]
+    assert reports == ["n0 leads the ingress (term 2)"]
+    assert cluster.store.layout.version == 1
 
 
 @pytest.mark.parametrize("victim", ["n0", "n1", "n2"])
@@ -87,12 +99,12 @@ def test_flow_goes_on_without_the_store(victim: str) -> None:
     cluster = Cluster(chain((2, 1)), nodes=3, pulses=10)
     cluster.run_turns(30)
     before = _delivered(cluster)
-    cluster.perform(("kill", victim))
     in_sync = victim in cluster.store.sync.members
+    cluster.perform(("wipe", victim, False))
     for _ in range(400):
         for action in cluster.enabled():
-            if action[0] not in ("decide", "document", "control"):
-                cluster.perform_if_possible(action)
+            if action[0] not in ("write", "orphan", "document", "control"):
+                cluster.perform(action)
         cluster.advance()
     assert before < 10
     if in_sync:

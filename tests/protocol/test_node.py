@@ -3,57 +3,70 @@
 from __future__ import annotations
 
 from protocol.model_parts import chain, join
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, InSync, ProposeInSync
-from unbroken.protocol.layout import INGRESS, Topology, chained_placement
-from unbroken.protocol.messages import (
-    Ack,
-    AnswerGate,
-    CommitEntry,
-    Deliver,
-    Delivered,
-    DigestNote,
-    DropInbox,
-    DropOutbox,
+from unbroken.protocol.events import (
     GateAsked,
     InSyncChanged,
     LayoutChanged,
     LinkLost,
     LinkUp,
-    PersistEntry,
-    PollSources,
     Produced,
-    Progress,
     PushArrived,
     Received,
     ReplicaStopped,
-    Report,
-    Send,
-    SendUnit,
     SinkDelivered,
     SourcesPolled,
-    StopReplica,
-    StoreUnit,
-    Subscribe,
     SubscriberGone,
     Tick,
     UnitArrived,
 )
-from unbroken.protocol.node import SINK_BACKLOG, NodeProtocol, ProtocolSettings
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.ingress import Append, AppendAck, InSync, JoinLog, ProposeInSync
+from unbroken.protocol.instructions import (
+    AnswerGate,
+    CommitEntry,
+    Deliver,
+    DropInbox,
+    DropOutbox,
+    PersistEntry,
+    PollSources,
+    Report,
+    Send,
+    SendUnit,
+    StopReplica,
+    StoreUnit,
+)
+from unbroken.protocol.layout import INGRESS, Topology, chained_placement
+from unbroken.protocol.messages import Ack, Delivered, DigestNote, Progress, Serving, Subscribe
+from unbroken.protocol.node import SINK_BACKLOG, NodeProtocol
+from unbroken.protocol.recovery import ReplicaState
+from unbroken.protocol.settings import ProtocolSettings
 from unbroken.protocol.units import Digest, UnitHeader
 
 SOURCE, SHARD, SINK = ShardId("source", 0), ShardId("s0", 0), ShardId("sink", 0)
 INPUT, OUTPUT = StreamId(SOURCE, SHARD), StreamId(SHARD, SINK)
 MINE, SIBLING = ReplicaId(SHARD, 0), ReplicaId(SHARD, 1)
+FIRST, SECOND = ReplicaId(INGRESS, 0), ReplicaId(INGRESS, 1)
 SETTINGS = ProtocolSettings(pulse_min_ms=100, pulse_start_ms=100, hedge_ms=50)
 
 
 def node(me: str = "b", topology: Topology | None = None, names: tuple[str, ...] = ("a", "b")) -> NodeProtocol:
-    """Of two nodes, ``b`` hosts replica 0 of the segment and replica 1 of the ingress, which ``a`` leads."""
+    """Of two nodes, ``b`` hosts replica 0 of the segment and replica 1 of the ingress, which ``a`` leads.
+
+    A leader that starts begins a term of its own, so ``a`` has seen one document more.
+    """
     topology = topology or chain((1,))
-    layout = chained_placement(topology, names)
+    layout = chained_placement(topology, {name: f"disk of {name}" for name in names})
     members = frozenset(layout.nodes_of(INGRESS))
-    return NodeProtocol(me, topology, layout, InSync(1, "a", members, 0), SETTINGS)
+    recovered = {replica: ReplicaState() for replica in layout.hosted(me)}
+    sync = InSync(1, "a", members, 0)
+    out = NodeProtocol(me, topology, layout, sync, recovered, SETTINGS, f"disk of {me}")
+    for step in out.hosting.start(0):
+        if isinstance(step, ProposeInSync):
+            assert out.sources is not None
+            out.sync = step.proposal
+            out.sources.in_sync(step.proposal)
+    assert out.hosted() == layout.hosted(me)
+    return out
 
 
 def unit(stream: StreamId, number: int, content: int = 1) -> UnitHeader:
@@ -68,7 +81,7 @@ def test_a_unit_is_stored_before_the_gate_opens() -> None:
     b = node()
     assert b.handle(ask(0), 0) == []
     header = unit(INPUT, 1)
-    assert b.handle(UnitArrived(header, "a"), 1) == [StoreUnit(header), AnswerGate(1, 1)]
+    assert b.handle(UnitArrived(header, "a"), 1) == [StoreUnit(MINE, header), AnswerGate(1, 1)]
     assert b.handle(UnitArrived(header, "b"), 1) == []
 
 
@@ -79,7 +92,7 @@ def test_the_question_after_a_micro_batch_is_its_commit() -> None:
     b.handle(Produced(MINE, 1, (unit(OUTPUT, 1),)), 0)
     steps = b.handle(ask(1, ticket=2), 0)
     ack = Ack(INPUT, str(MINE), 1)
-    assert steps == [DropInbox(INPUT, (1,)), Send("a", ack), Send("b", ack)]
+    assert steps == [DropInbox(MINE, INPUT, (1,)), Send("a", ack), Send("b", ack)]
 
 
 def test_a_question_is_answered_at_its_deadline_and_no_wake_time_stays_in_the_past() -> None:
@@ -98,12 +111,15 @@ def test_link_up_repeats_everything_that_may_have_been_lost() -> None:
     b.handle(SinkDelivered(OUTPUT, 1), 0)
     b.handle(ask(1), 0)
     sent = [step.message for step in b.handle(LinkUp("a"), 0) if isinstance(step, Send)]
+    assert isinstance(sent.pop(), JoinLog | AppendAck), "the ingress"
     assert sent == [
         Subscribe(INPUT, str(MINE), 2),
         Ack(INPUT, str(MINE), 1),
         Progress(MINE, 1),
         Delivered(OUTPUT, 1),
         DigestNote(MINE, OUTPUT, 1, unit(OUTPUT, 1).digest),
+        Serving(SECOND),
+        Serving(MINE),
     ]
 
 
@@ -112,12 +128,12 @@ def test_a_subscription_outlives_neither_its_link_nor_a_newer_one() -> None:
     a.handle(Received("b", Subscribe(INPUT, str(MINE), 0)), 0)
     ingress = ReplicaId(INGRESS, 0)
     first, second, third = (unit(INPUT, n) for n in (1, 2, 3))
-    assert SendUnit("b", first) in a.handle(Produced(ingress, 1, (first,)), 0)
+    assert SendUnit("b", FIRST, first) in a.handle(Produced(ingress, 1, (first,)), 0)
     a.handle(SubscriberGone("b"), 0)
     assert not any(isinstance(s, SendUnit) for s in a.handle(Produced(ingress, 2, (second,)), 0))
     steps = a.handle(Received("b", Subscribe(INPUT, str(MINE), 0)), 0)
     assert [s.header for s in steps if isinstance(s, SendUnit)] == [first, second], "sent again after the loss"
-    assert SendUnit("b", third) in a.handle(Produced(ingress, 3, (third,)), 0)
+    assert SendUnit("b", FIRST, third) in a.handle(Produced(ingress, 3, (third,)), 0)
     assert a.handle(Received("b", Subscribe(INPUT, str(MINE), 3)), 0) == [], "a duplicate link gets no unit twice"
 
 
@@ -126,21 +142,21 @@ def test_an_early_acknowledgement_trims_the_unit_when_it_is_produced() -> None:
     a.handle(Received("b", Subscribe(INPUT, str(MINE), 0)), 0)
     for replica in (MINE, SIBLING):
         a.handle(Received("b", Ack(INPUT, str(replica), 1)), 0)
-    steps = a.handle(Produced(ReplicaId(INGRESS, 0), 1, (unit(INPUT, 1),)), 0)
-    assert DropOutbox(INPUT, (1,)) in steps
+    steps = a.handle(Produced(FIRST, 1, (unit(INPUT, 1),)), 0)
+    assert DropOutbox(FIRST, INPUT, (1,)) in steps
     assert not any(isinstance(step, SendUnit) for step in steps)
     assert any(isinstance(s, Send) and isinstance(s.message, DigestNote) for s in steps), "still compared"
 
 
 def test_a_layout_without_a_replica_lets_go_of_what_was_kept_for_it() -> None:
     a = node("a", chain((1, 1)), ("a", "b", "c"))
-    stream = next(s for s in a.outboxes if s.producer == SOURCE)
+    stream = next(s for s in a.outboxes.boxes if s.producer == SOURCE)
     a.handle(Produced(ReplicaId(INGRESS, 0), 1, (unit(stream, 1),)), 0)
     keeps, loses = sorted(a.layout.counted(stream.consumer))
     a.handle(Received("b", Ack(stream, str(keeps), 1)), 0)
-    assert list(a.outboxes[stream].headers) == [1]
+    assert list(a.outboxes.boxes[stream].headers) == [1]
     layout = a.layout.without([loses])
-    assert DropOutbox(stream, (1,)) in a.handle(LayoutChanged(layout), 0)
+    assert DropOutbox(FIRST, stream, (1,)) in a.handle(LayoutChanged(layout), 0)
     assert a.handle(LayoutChanged(layout), 0) == []
 
 
@@ -149,9 +165,9 @@ def test_a_sibling_that_delivered_ahead_saves_delivery_and_disk() -> None:
     assert b.handle(Received("a", Delivered(OUTPUT, 2)), 0) == []
     for number in (1, 2):
         steps = b.handle(Produced(MINE, number, (unit(OUTPUT, number),)), 0)
-        assert DropOutbox(OUTPUT, (number,)) in steps
+        assert DropOutbox(MINE, OUTPUT, (number,)) in steps
         assert not any(isinstance(step, Deliver) for step in steps)
-    assert Deliver(unit(OUTPUT, 3)) in b.handle(Produced(MINE, 3, (unit(OUTPUT, 3),)), 0)
+    assert Deliver(MINE, unit(OUTPUT, 3)) in b.handle(Produced(MINE, 3, (unit(OUTPUT, 3),)), 0)
     b.check()
 
 
@@ -159,21 +175,21 @@ def test_a_unit_stays_on_disk_while_the_sink_reads_it() -> None:
     b = node()
     b.handle(Produced(MINE, 1, (unit(OUTPUT, 1),)), 0)
     assert b.handle(Received("a", Delivered(OUTPUT, 1)), 0) == []
-    assert DropOutbox(OUTPUT, (1,)) in b.handle(SinkDelivered(OUTPUT, 1), 0)
+    assert DropOutbox(MINE, OUTPUT, (1,)) in b.handle(SinkDelivered(OUTPUT, 1), 0)
 
 
 def test_the_second_replica_delivers_after_the_hedge_when_nobody_reports() -> None:
     a = node("a")
     a.handle(LinkUp("b"), 0)
     a.handle(Produced(SIBLING, 1, (unit(OUTPUT, 1),)), 10)
-    assert Deliver(unit(OUTPUT, 1)) not in a.handle(Tick(), 59)
-    assert Deliver(unit(OUTPUT, 1)) in a.handle(Tick(), 60)
+    assert Deliver(SIBLING, unit(OUTPUT, 1)) not in a.handle(Tick(), 59)
+    assert Deliver(SIBLING, unit(OUTPUT, 1)) in a.handle(Tick(), 60)
 
 
 def test_the_second_replica_does_not_hedge_for_one_that_is_given_up() -> None:
     a = node("a")
     a.handle(LayoutChanged(a.layout.without_nodes(["b"])), 0)
-    assert Deliver(unit(OUTPUT, 1)) in a.handle(Produced(SIBLING, 1, (unit(OUTPUT, 1),)), 10)
+    assert Deliver(SIBLING, unit(OUTPUT, 1)) in a.handle(Produced(SIBLING, 1, (unit(OUTPUT, 1),)), 10)
 
 
 def test_a_divergent_replica_falls_silent() -> None:
@@ -195,9 +211,9 @@ def test_a_failed_query_still_hands_on_what_it_had_produced() -> None:
     b.handle(SinkDelivered(OUTPUT, 1), 0)
     b.handle(Produced(MINE, 2, (unit(OUTPUT, 2),)), 0)
     b.handle(Produced(MINE, 3, (unit(OUTPUT, 3),)), 0)
-    assert [type(step) for step in b.handle(ReplicaStopped(MINE, "out of memory"), 0)] == [Report]
+    assert [type(step) for step in b.handle(ReplicaStopped(MINE, "out of memory"), 0)] == [Report, StopReplica]
     assert b.handle(ReplicaStopped(MINE, "out of memory"), 0) == [], "told once"
-    assert Deliver(unit(OUTPUT, 3)) in b.handle(SinkDelivered(OUTPUT, 2), 0)
+    assert Deliver(MINE, unit(OUTPUT, 3)) in b.handle(SinkDelivered(OUTPUT, 2), 0)
     assert b.handle(Produced(MINE, 4, (unit(OUTPUT, 4),)), 0) == []
 
 
@@ -207,7 +223,7 @@ def test_pulses_are_polled_one_at_a_time_and_logged() -> None:
     assert a.next_wake_ms() is None and a.handle(Tick(), 500) == []
     steps = a.handle(SourcesPolled(1, b"cut", False), 510)
     assert isinstance(steps[0], PersistEntry)
-    steps = a.handle(Received("b", AppendAck(1, 1)), 520)
+    steps = a.handle(Received("b", AppendAck(2, 1)), 520)
     assert isinstance(steps[0], CommitEntry)
 
 
@@ -228,7 +244,7 @@ def test_pulses_are_held_while_too_many_are_in_flight() -> None:
 def test_a_poll_that_comes_back_after_the_leader_has_changed_is_dropped() -> None:
     a = node("a")
     a.handle(Tick(), 0)
-    a.handle(InSyncChanged(InSync(2, "b", frozenset("b"), 1)), 0)
+    a.handle(InSyncChanged(InSync(3, "b", frozenset("b"), 2)), 0)
     assert a.handle(SourcesPolled(1, b"cut", False), 10) == []
     assert a.sources is not None
     assert not a.sources.polling and a.next_wake_ms() is None

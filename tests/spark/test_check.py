@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import functions as F
 
 from unbroken import Client, Dataflow, Generator
+from unbroken.cli import cli
 from unbroken.errors import FlowError, Problem
 from unbroken.plan import build_topology
 from unbroken.spark.analysis import Analysis, analyse
@@ -316,11 +318,29 @@ def test_the_command_accepts_a_good_file(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.spark
-def test_the_command_refuses_a_faulty_file_with_all_its_faults(tmp_path: Path) -> None:
+class Borrowed:
+    """The session of all tests, handed to a command that stops the session it has started."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self.stopped = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_the_command_refuses_a_faulty_file_with_all_its_faults(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = flow_file(tmp_path, FAULTY)
-    done = run_check(path, "--json")
-    assert done.returncode == 2, done.stderr
+    borrowed = Borrowed(spark)
+    monkeypatch.setattr("unbroken.spark.session.start_session", lambda *_: borrowed)
+    done = CliRunner().invoke(cli, ["check", str(path), "--json"])
+    assert done.exit_code == 2, done.output
+    assert borrowed.stopped
     answer = json.loads(done.stdout)
     assert answer["ok"] is False
     told = {problem["where"].rpartition(" ")[2]: problem for problem in answer["problems"]}

@@ -15,6 +15,7 @@ from support import wait_until
 from two_nodes import TwoNodes
 from unbroken import Client, Dataflow, Generator
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.layout import chained_placement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,16 +49,17 @@ def test_the_younger_replica_stops_and_the_older_goes_on(spark: SparkSession, tm
     flow.segment("numbers", name="hidden")(hidden)
     flow.sink("live", "hidden", Client())
     with TwoNodes(flow, spark, tmp_path) as cluster:
-        home = {replica: name for name, node in cluster.nodes.items() for replica in node.runners}
+        layout = chained_placement(cluster.topology, dict.fromkeys(cluster.nodes, ""))
+        home = layout.placement
         older, younger = cluster.nodes[home[OLDER]], cluster.nodes[home[YOUNGER]]
-        last = older.store.outbox_path(STREAM, UNITS)
+        last = older.store.outbox_path(OLDER, STREAM, UNITS)
         wait_until(last.exists, 120, lambda: f"all units; divergences: {[n.story for n in cluster.nodes.values()]}")
         wait_until(lambda: younger.runners[YOUNGER].failure(), 20, "the end of the younger replica's query")
 
         for node in cluster.nodes.values():
             assert node.protocol is not None
-            wait_until(lambda node=node: node.protocol.divergences, 10, f"the divergence on {node.name}")  # type: ignore[misc]
-            (divergence,) = node.protocol.divergences
+            wait_until(lambda node=node: node.protocol.comparison.divergences, 10, f"the divergence on {node.name}")  # type: ignore[misc]
+            (divergence,) = node.protocol.comparison.divergences
             assert (divergence.kept, divergence.stopped) == (OLDER, YOUNGER)
             assert (divergence.stream, divergence.number) == (STREAM, FIRST_RANDOM)
             (told,) = [sentence for _, sentence in node.story if "diverged" in sentence]
@@ -67,8 +69,8 @@ def test_the_younger_replica_stops_and_the_older_goes_on(spark: SparkSession, tm
         assert older.protocol is not None and younger.protocol is not None
         assert older.runners[OLDER].failure() is None
         assert older.protocol.replicas[OLDER].stopped is None
-        assert younger.protocol.replicas[YOUNGER].stopped == str(younger.protocol.divergences[0])
-        assert younger.protocol.outboxes[STREAM].muted and not older.protocol.outboxes[STREAM].muted
+        assert younger.protocol.replicas[YOUNGER].stopped == str(younger.protocol.comparison.divergences[0])
+        assert younger.protocol.outboxes.boxes[STREAM].muted and not older.protocol.outboxes.boxes[STREAM].muted
 
         for number in range(1, UNITS + 1):
             values = cluster.unit(older.name, STREAM, number).column("v").to_pylist()

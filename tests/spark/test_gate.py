@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,33 +17,23 @@ from support import wait_until
 from two_nodes import TwoNodes
 from unbroken import Client, Dataflow, Generator
 from unbroken.connectors.base import Cut, Position, Rows, SourceConnector, SourceReader
-from unbroken.protocol.ids import ShardId, StreamId
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.spark.types import parse_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-UNITS = 20
+UNITS = 8
 ROWS = 10
 GATE_WAIT_MS = 100
-STREAM = StreamId(ShardId("segment", 0), ShardId("live", 0))
 
 
 class Held(SourceConnector):
     """``ROWS`` rows per pulse; each pulse may be polled only after the test has let it go."""
 
     def __init__(self) -> None:
-        self.let_go = threading.Semaphore(0)
+        self.let_go = threading.Semaphore(1)
         self.closed = threading.Event()
-        self._gone = {1}
-        self._lock = threading.Lock()
-
-    def let_go_once(self, pulse: int) -> None:
-        """Let a pulse go, whoever asks for it first."""
-        with self._lock:
-            if pulse not in self._gone:
-                self._gone.add(pulse)
-                self.let_go.release()
 
     @property
     def schema(self) -> Any:
@@ -108,61 +98,94 @@ CASES = [
 ]
 
 
+def stream_of(case: Case) -> StreamId:
+    return StreamId(ShardId(case.name, 0), ShardId(f"{case.name}-out", 0))
+
+
 def rows_of(table: pa.Table) -> list[tuple[int, str]]:
     return sorted(zip(table.column("v").to_pylist(), table.column("side").to_pylist(), strict=True))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.timeout(200)
-def test_no_cut_is_halved_when_the_gate_gives_up_waiting(case: Case, spark: SparkSession, tmp_path: Path) -> None:
+Units = dict[str, list[dict[str, list[tuple[int, str]]]]]
+
+
+@pytest.fixture(scope="module")
+def units(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Units:
+    """Every unit of every case on both nodes: case name -> unit -> node -> rows."""
     held = Held()
     flow = Dataflow("gated", nodes=2, pulse_min="20ms", pulse_start="20ms", gate_wait=GATE_WAIT_MS)
     flow.source("left", Generator(made, schema="k long, v long", rate=None, batch_rows=ROWS, limit=ROWS * UNITS))
     flow.source("right", held)
-    flow.segment("left", "right", name="segment")(case.function)
-    flow.sink("live", "segment", Client())
-    with TwoNodes(flow, spark, tmp_path) as cluster:
-        traps = [Trap(node, held) for node in cluster.nodes.values()]
+    for case in CASES:
+        flow.segment("left", "right", name=case.name)(case.function)
+        flow.sink(f"{case.name}-out", case.name, Client())
+    out: Units = {}
+    cluster = TwoNodes(flow, spark, tmp_path_factory.mktemp("nodes"))
+    trap = Trap(list(cluster.nodes.values()), held, 2 * len(CASES))
+    with cluster:
         try:
-            held.let_go.release()
-            cluster.wait_for_unit(STREAM, 1, 90)
-            for number in range(2, UNITS + 1):
-                cluster.wait_for_unit(STREAM, number, 90)
-            assert all(trap.sprung > UNITS // 2 for trap in traps)
-            units = [{name: rows_of(cluster.unit(name, STREAM, n)) for name in "ab"} for n in range(1, UNITS + 1)]
+            for case in CASES:
+                stream = stream_of(case)
+                cluster.wait_for_unit(stream, UNITS, 180)
+                out[case.name] = [
+                    {name: rows_of(cluster.unit(name, stream, number)) for name in "ab"}
+                    for number in range(1, UNITS + 1)
+                ]
             for node in cluster.nodes.values():
                 assert node.protocol is not None
-                assert node.protocol.divergences == []
+                assert node.protocol.comparison.divergences == []
                 node.protocol.check()
+            trap.check()
         finally:
             held.closed.set()
-    for number, unit in enumerate(units, start=1):
+    return out
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.timeout(240)
+def test_no_cut_is_halved_when_the_gate_gives_up_waiting(case: Case, units: Units) -> None:
+    for number, unit in enumerate(units[case.name], start=1):
         assert unit["a"] == unit["b"], f"replicas differ in unit {number}"
         span = range((number - 1) * ROWS, number * ROWS)
         assert unit["a"] == sorted((v, side) for v in span for side in case.expected(v)), f"half a cut in unit {number}"
 
 
 class Trap:
-    """Holds each "nothing yet" of a node's gate back until the cut is there, so that the next instance could get it.
+    """Holds each "nothing yet" of the nodes' gates back until the cut is there, so that the next instance could get it.
 
-    The cut that all wait for is let go by whichever node's gate gives up first.
+    The cut that all wait for is let go when the gates of all replicas have given up, so that each of them has
+    the chance to halve every cut but the first.
     """
 
-    def __init__(self, node: Any, held: Held) -> None:
-        self._node = node
+    def __init__(self, nodes: list[Any], held: Held, replicas: int) -> None:
         self._held = held
-        self._ask = node.ask_gate
-        self.sprung = 0
-        node.ask_gate = self.ask
+        self._replicas = replicas
+        self._lock = threading.Lock()
+        self._given_up: dict[int, set[str]] = {start: set() for start in range(1, UNITS)}
+        for node in nodes:
+            node.ask_gate = partial(self._ask, node, node.ask_gate)
 
-    def ask(self, replica: str, instance: str, start: int) -> int:
-        answer: int = self._ask(replica, instance, start)
-        if answer == start and 0 < start < UNITS:
-            self.sprung += 1
-            self._held.let_go_once(start + 1)
-            wait_until(lambda: self._complete(start + 1) or self._held.closed.is_set(), 30, f"cut {start + 1}")
+    def check(self) -> None:
+        """The trap was set for every replica at every cut."""
+        assert {start: len(replicas) for start, replicas in self._given_up.items()} == dict.fromkeys(
+            range(1, UNITS), self._replicas
+        )
+
+    def _ask(self, node: Any, ask: Callable[[str, str, int], int], replica: str, instance: str, start: int) -> int:
+        answer = ask(replica, instance, start)
+        if answer == start and start in self._given_up:
+            self._give_up(replica, start)
+            inboxes = node.protocol.replicas[ReplicaId.parse(replica)].inboxes.values()
+            wait_until(
+                lambda: self._held.closed.is_set() or all(inbox.available > start for inbox in inboxes),
+                45,
+                f"cut {start + 1} of {replica}",
+            )
         return answer
 
-    def _complete(self, number: int) -> bool:
-        (replica,) = self._node.protocol.replicas.values()
-        return all(inbox.available >= number for inbox in replica.inboxes.values())
+    def _give_up(self, replica: str, start: int) -> None:
+        with self._lock:
+            before = len(self._given_up[start])
+            self._given_up[start].add(replica)
+            if before < len(self._given_up[start]) == self._replicas:
+                self._held.let_go.release()

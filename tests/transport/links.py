@@ -9,13 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from support import wait_until
-from unbroken.protocol.ids import ShardId, StreamId
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.messages import Message
 from unbroken.protocol.units import Digest, UnitHeader
 from unbroken.transport.link import Link, LinkHandlers
 from unbroken.transport.server import NodeServer
 
 STREAM = StreamId(ShardId("src", 0), ShardId("seg", 0))
+PRODUCER = ReplicaId(STREAM.producer, 0)
 TOKEN = "right"
 HEARTBEAT_S = 0.05
 TIMEOUT_S = 1.0
@@ -40,10 +41,19 @@ class Service:
     def subscriber_gone(self, sender: str) -> None:
         self.gone.append(sender)
 
-    def read_outbox(self, header: UnitHeader) -> pa.Buffer:
+    def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer:
         if header.number in self.trimmed:
             raise FileNotFoundError(str(header.number))
         return pa.py_buffer(content(header))
+
+    def pin(self, shard: str, newcomer: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def read_pin(self, question: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def release_pin(self, pin: str) -> bool:
+        raise NotImplementedError
 
     def ask_gate(self, replica: str, instance: str, start: int) -> int:
         return start + 1

@@ -16,7 +16,7 @@ import pyarrow.flight as flight
 import pytest
 
 from support import wait_until
-from transport.links import STREAM, TIMEOUT_S, TOKEN, Service, Watched, content, header, serve, threads_of
+from transport.links import PRODUCER, STREAM, TIMEOUT_S, TOKEN, Service, Watched, content, header, serve, threads_of
 from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.ingress import Append, Entry
 from unbroken.protocol.messages import Ack, Message, Progress, Subscribe
@@ -50,7 +50,7 @@ def test_messages_and_units_arrive_in_order(server: NodeServer, service: Service
         for message in sent:
             watched.link.send(message)
         for number in range(1, 301):
-            server.send_unit("me", header(number))
+            server.send_unit("me", PRODUCER, header(number))
         wait_until(lambda: len(service.messages) >= len(sent), 10, "all messages")
         wait_until(lambda: len(watched.units) >= 300, 10, "all units")
         assert service.messages == [("me", message) for message in sent]
@@ -67,8 +67,8 @@ def test_two_nodes_reach_each_other_both_ways() -> None:
         b.wait_for("up")
         a.link.send(Progress(REPLICA, 1))
         b.link.send(Progress(REPLICA, 2))
-        servers["a"].send_unit("me", header(1))
-        servers["b"].send_unit("me", header(2))
+        servers["a"].send_unit("me", PRODUCER, header(1))
+        servers["b"].send_unit("me", PRODUCER, header(2))
         wait_until(lambda: a.units and b.units and all(s.messages for s in services.values()), 10, "both ways")
         assert services["b"].messages == [("me", Progress(REPLICA, 1))]
         assert services["a"].messages == [("me", Progress(REPLICA, 2))]
@@ -90,18 +90,18 @@ def test_units_that_were_trimmed_are_left_out(server: NodeServer, service: Servi
     with Watched(server.address, "trimmed") as watched:
         watched.wait_for("up")
         for number in (1, 2, 3):
-            server.send_unit("me", header(number))
+            server.send_unit("me", PRODUCER, header(number))
         wait_until(lambda: len(watched.units) == 2, 10, "units 1 and 3")
         assert [unit[0].number for unit in watched.units] == [1, 3]
-    server.send_unit("nobody", header(1))  # a peer without a link subscribes again when it comes
+    server.send_unit("nobody", PRODUCER, header(1))  # a peer without a link subscribes again when it comes
 
 
 def test_a_large_unit_passes(server: NodeServer) -> None:
     size = 50_000_000
     with Watched(server.address, "large") as watched:
         watched.wait_for("up")
-        server.send_unit("me", header(1, size))
-        server.send_unit("me", header(2))
+        server.send_unit("me", PRODUCER, header(1, size))
+        server.send_unit("me", PRODUCER, header(2))
         wait_until(lambda: len(watched.units) == 2, 30, "a unit of 50 MB and the one behind it")
         assert [(unit.number, length) for unit, length, _ in watched.units] == [(1, size), (2, 8)]
         assert watched.events == ["up"]
@@ -161,7 +161,7 @@ def test_the_link_comes_back_when_the_server_does(service: Service) -> None:
         second = serve(service, port)
         watched.wait_for("up", "lost", "up")
         watched.link.send(Progress(REPLICA, 9))
-        second.send_unit("me", header(4))
+        second.send_unit("me", PRODUCER, header(4))
         wait_until(lambda: watched.units and service.messages, 10, "traffic after the restart")
         second.close()
 
@@ -292,6 +292,6 @@ def test_a_peer_that_does_not_read_is_given_up(
     with Watched(server.address, "slow") as watched:
         watched.wait_for("up")
         for number in range(1, 50):
-            server.send_unit("me", header(number, 5_000_000))
+            server.send_unit("me", PRODUCER, header(number, 5_000_000))
         wait_until(lambda: service.gone, 10, "the link given up")
         watched.wait_for("up", "lost", "up")

@@ -15,6 +15,7 @@ from unbroken.transport.store import UnitStore, decode_unit, encode_unit, read_h
 
 STREAM = StreamId(ShardId("src", 0), ShardId("seg", 1))
 REPLICA = ReplicaId(ShardId("seg", 1), 0)
+PRODUCER = ReplicaId(ShardId("src", 0), 0)
 TABLE = pa.table({"k": [1, 2, 3], "name": ["a", None, "c"]})
 
 
@@ -51,12 +52,12 @@ def test_metadata_of_the_table_is_not_carried_on() -> None:
 
 def test_what_is_written_is_read_and_nothing_else_is_there(tmp_path: Path) -> None:
     store = UnitStore(tmp_path)
-    path = store.outbox_path(STREAM, 1)
+    path = store.outbox_path(PRODUCER, STREAM, 1)
     data = encode_unit(header(), TABLE)
     store.write(path, data)
     assert store.read(path).equals(data)
-    store.write(store.outbox_path(STREAM, 2), data.to_pybytes())
-    assert decode_unit(store.read(store.outbox_path(STREAM, 2))) == (header(), TABLE)
+    store.write(store.outbox_path(PRODUCER, STREAM, 2), data.to_pybytes())
+    assert decode_unit(store.read(store.outbox_path(PRODUCER, STREAM, 2))) == (header(), TABLE)
     assert sorted(p.name for p in path.parent.iterdir()) == ["000000000001.arrow", "000000000002.arrow"]
 
 
@@ -64,8 +65,8 @@ def test_streams_and_replicas_have_places_of_their_own(tmp_path: Path) -> None:
     store = UnitStore(tmp_path)
     other = ReplicaId(ShardId("seg", 1), 1)
     paths = {
-        store.outbox_path(STREAM, 1),
-        store.outbox_path(STREAM, 2),
+        store.outbox_path(PRODUCER, STREAM, 1),
+        store.outbox_path(PRODUCER, STREAM, 2),
         store.inbox_path(REPLICA, STREAM, 1),
         store.inbox_path(other, STREAM, 1),
     }
@@ -77,7 +78,7 @@ def test_streams_and_replicas_have_places_of_their_own(tmp_path: Path) -> None:
 
 def test_a_linked_unit_outlives_the_one_it_was_linked_from(tmp_path: Path) -> None:
     store = UnitStore(tmp_path)
-    source, target = store.outbox_path(STREAM, 1), store.inbox_path(REPLICA, STREAM, 1)
+    source, target = store.outbox_path(PRODUCER, STREAM, 1), store.inbox_path(REPLICA, STREAM, 1)
     store.write(source, encode_unit(header(), TABLE))
     store.link(source, target)
     assert source.stat().st_ino == target.stat().st_ino
@@ -90,7 +91,7 @@ def test_a_linked_unit_outlives_the_one_it_was_linked_from(tmp_path: Path) -> No
 
 def test_dropping_is_done_once_and_again(tmp_path: Path) -> None:
     store = UnitStore(tmp_path)
-    path = store.outbox_path(STREAM, 1)
+    path = store.outbox_path(PRODUCER, STREAM, 1)
     store.drop(path)
     store.write(path, b"data")
     store.drop(path)
@@ -101,7 +102,7 @@ def test_dropping_is_done_once_and_again(tmp_path: Path) -> None:
 
 def test_a_unit_that_is_being_read_may_be_dropped(tmp_path: Path) -> None:
     store = UnitStore(tmp_path)
-    path = store.outbox_path(STREAM, 1)
+    path = store.outbox_path(PRODUCER, STREAM, 1)
     store.write(path, encode_unit(header(), TABLE))
     buffer = store.read(path)
     store.drop(path)
@@ -110,7 +111,7 @@ def test_a_unit_that_is_being_read_may_be_dropped(tmp_path: Path) -> None:
 
 def test_a_write_that_was_cut_off_leaves_no_unit(tmp_path: Path) -> None:
     store = UnitStore(tmp_path)
-    path = store.outbox_path(STREAM, 1)
+    path = store.outbox_path(PRODUCER, STREAM, 1)
     path.parent.mkdir(parents=True)
     path.with_suffix(".partial").write_bytes(b"half a un")
     assert not path.exists()

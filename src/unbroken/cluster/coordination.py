@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,43 +19,39 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from unbroken.cluster.control import Controller, ControlSettings
 from unbroken.cluster.documents import Member as Member
 from unbroken.cluster.documents import connect as connect
 from unbroken.cluster.documents import (
     in_sync_bytes,
     in_sync_from,
-    layout_bytes,
     layout_from,
-    read_stopped,
     root_of,
-    topology_bytes,
 )
 from unbroken.cluster.documents import read_history as read_history
 from unbroken.cluster.documents import read_layout as read_layout
 from unbroken.cluster.documents import read_members as read_members
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.controller import next_layout
 from unbroken.protocol.ids import NodeId, ReplicaId
 from unbroken.protocol.ingress import InSync, ProposeInSync
-from unbroken.protocol.layout import INGRESS, Layout, Topology
+from unbroken.protocol.layout import Layout, Topology
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.2
 """Pause before a change is tried again while ZooKeeper is away."""
 
-CONTROL_S = 1.0
-"""The controller looks at members and stopped replicas at least this often."""
-
-ABSENCE_S = 1.0
-"""How long the controller must miss a node before it stops counting it. When all sessions end at once (the machine
-slept) the others are back within half a second, and nothing waits for this decision."""
+CONTROL_S = 0.5
+"""The controller looks at members and replicas at least this often."""
 
 HISTORY_LIMIT = 1_000
 """Sentences kept in the history; the oldest are dropped."""
 
 JOB_LIMIT = 10_000
 """Changes waiting for ZooKeeper. Sentences are given up long before, at HISTORY_LIMIT; the others are few."""
+
+NAME_DEADLINE_S = 15.0
+"""How long a node waits for its name: the session of a killed process ends after the session time-out."""
 
 REASON_LIMIT = 10_000
 """Characters kept of the reason why a replica stopped."""
@@ -68,38 +64,49 @@ class Callbacks:
     members: Callable[[dict[NodeId, Member]], None]
     layout: Callable[[Layout], None]
     in_sync: Callable[[InSync], None]
+    tell: Callable[[str], None]
+    """Make a sentence known, in the history and elsewhere."""
+    linked: Callable[[], Collection[NodeId]]
+    """The nodes that this one has been linked to."""
 
 
 class Coordination:
     """A node's view of ZooKeeper, and its candidacy for controller."""
 
     def __init__(
-        self, client: KazooClient, flow: str, me: Member, topology: Topology, wanted_nodes: int, callbacks: Callbacks
+        self,
+        client: KazooClient,
+        flow: str,
+        me: Member,
+        topology: Topology,
+        settings: ControlSettings,
+        callbacks: Callbacks,
+        name_deadline_s: float = NAME_DEADLINE_S,
     ) -> None:
         self._client = client
         self._flow = flow
         self._root = root_of(flow)
         self._me = me
-        self._topology = topology
-        self._wanted = wanted_nodes
         self._callbacks = callbacks
+        self._name_deadline_s = name_deadline_s
+        self._controller = Controller(client, flow, me.node, topology, settings, callbacks.tell, callbacks.linked)
         self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(JOB_LIMIT)
         self._closed = threading.Event()
         self._changed = threading.Event()
-        self._missed_since: dict[NodeId, float] = {}
         self._threads = [
             threading.Thread(target=self._work, name="zookeeper-jobs", daemon=True),
             threading.Thread(target=self._candidate, name="controller", daemon=True),
         ]
 
     def start(self) -> None:
-        """Join the flow; raises UnbrokenError if the name is taken or the flow goes on without this node."""
-        for part in ("members", "history", "stopped"):
+        """Join the flow; raises UnbrokenError if the name is taken."""
+        for part in ("members", "history", "stopped", "caught-up", "draining", "renewed"):
             self._client.ensure_path(f"{self._root}/{part}")
-        self._refuse_return()
-        self._register()
+        self._register_at_last()
         self._client.add_listener(self._state_changed)
         self._client.ChildrenWatch(f"{self._root}/members", self._on_members)
+        # What is read first must not be older than what others acted on before this process began.
+        self._client.sync(self._root)
         self._client.DataWatch(f"{self._root}/layout", self._on_layout)
         self._client.DataWatch(f"{self._root}/in-sync", self._on_in_sync)
         for thread in self._threads:
@@ -118,7 +125,11 @@ class Coordination:
 
     def replica_stopped(self, replica: ReplicaId, reason: str) -> None:
         """Let the controller know that a replica of this node will not go on, so that nobody waits for it."""
-        self._jobs.put(lambda: self._publish_stopped(replica, reason[:REASON_LIMIT]))
+        self._jobs.put(lambda: self._publish(f"stopped/{replica}", reason[:REASON_LIMIT].encode()))
+
+    def caught_up(self, replica: ReplicaId) -> None:
+        """Let the controller know that a joining replica of this node keeps up."""
+        self._jobs.put(lambda: self._publish(f"caught-up/{replica}", b""))
 
     def close(self) -> None:
         self._closed.set()
@@ -129,15 +140,17 @@ class Coordination:
 
     # --- own membership -------------------------------------------------------------------------------
 
-    def _refuse_return(self) -> None:
-        """A node that starts with nothing cannot take the place it has in a layout that others work by."""
-        layout = read_layout(self._client, self._flow)
-        if layout is not None and self._me.node in layout.nodes:
-            raise UnbrokenError(
-                f"flow {self._flow} has begun already, with a node named {self._me.node} that kept state of its own. "
-                f"A restarted node cannot take that place. If no node of the flow runs any more, remove "
-                f"{self._root} from ZooKeeper to begin anew, or give the flow another name."
-            )
+    def _register_at_last(self) -> None:
+        """Register, waiting for the entry that an earlier process of this name has left to vanish with its session."""
+        deadline = time.monotonic() + self._name_deadline_s
+        while True:
+            try:
+                self._register()
+                return
+            except UnbrokenError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(RETRY_S)
 
     def _register(self) -> None:
         path = f"{self._root}/members/{self._me.node}"
@@ -176,7 +189,9 @@ class Coordination:
         self._jobs.put(self._refresh_members)
 
     def _refresh_members(self) -> None:
-        self._callbacks.members(read_members(self._client, self._flow))
+        members = read_members(self._client, self._flow)
+        self._controller.saw(members)
+        self._callbacks.members(members)
         self._changed.set()
 
     def _on_layout(self, data: bytes | None, stat: Any) -> None:
@@ -187,6 +202,7 @@ class Coordination:
     def _on_in_sync(self, data: bytes | None, stat: Any) -> None:
         if data:
             self._callbacks.in_sync(in_sync_from(data, stat.version))
+            self._changed.set()
 
     # --- documents ------------------------------------------------------------------------------------
 
@@ -199,11 +215,12 @@ class Coordination:
         data, stat = self._client.get(path)
         self._callbacks.in_sync(in_sync_from(data, stat.version))
 
-    def _publish_stopped(self, replica: ReplicaId, reason: str) -> None:
+    def _publish(self, name: str, data: bytes) -> None:
         try:
-            self._client.create(f"{self._root}/stopped/{replica}", reason.encode())
+            self._client.create(f"{self._root}/{name}", data)
         except NodeExistsError:
             return
+        self._changed.set()
 
     def _write_history(self, entry: bytes) -> None:
         root = f"{self._root}/history"
@@ -246,56 +263,12 @@ class Coordination:
             self._closed.wait(RETRY_S)
 
     def _control(self) -> None:
-        """Run while elected: publish the layout that follows from who is there."""
+        """Run while elected."""
         log.info("%s is the controller", self._me.node)
-        self._missed_since.clear()
+        self._controller.take_office()
         session = self._client.client_id
         # The office belongs to the session; compare-and-set keeps a late decision from doing harm.
         while not self._closed.is_set() and self._client.connected and self._client.client_id == session:
             self._changed.clear()
-            self._decide(read_members(self._client, self._flow))
+            self._controller.decide()
             self._changed.wait(CONTROL_S)
-
-    def _decide(self, members: dict[NodeId, Member]) -> None:
-        path = f"{self._root}/layout"
-        try:
-            data, stat = self._client.get(path)
-        except NoNodeError:
-            self._begin(members)
-            return
-        current = layout_from(data)
-        stopped = read_stopped(self._client, self._flow)
-        decision = next_layout(self._topology, self._wanted, self._present(current, members), current, stopped)
-        if decision is None:
-            return
-        layout, sentence = decision
-        try:
-            self._client.set(path, layout_bytes(layout), version=stat.version)
-        except BadVersionError:
-            return
-        self.report(sentence)
-
-    def _begin(self, members: dict[NodeId, Member]) -> None:
-        """Publish the first layout and all that goes with it at once: half of it would never be completed."""
-        decision = next_layout(self._topology, self._wanted, members.keys(), None)
-        if decision is None:
-            return
-        layout, sentence = decision
-        ingress = layout.nodes_of(INGRESS)
-        first = InSync(1, next(iter(ingress)), frozenset(ingress), 0)
-        together = self._client.transaction()
-        together.create(f"{self._root}/topology", topology_bytes(self._topology))
-        together.create(f"{self._root}/in-sync", in_sync_bytes(first))
-        together.create(f"{self._root}/layout", layout_bytes(layout))
-        failures = [answer for answer in together.commit() if isinstance(answer, Exception)]
-        if failures:
-            log.warning("the first layout was not written: %s", ", ".join(type(f).__name__ for f in failures))
-            return
-        self.report(sentence)
-
-    def _present(self, layout: Layout, members: dict[NodeId, Member]) -> set[NodeId]:
-        """The nodes that count as present: this one, and those not missed for long."""
-        now = time.monotonic()
-        missed = set(layout.nodes) - set(members) - {self._me.node}
-        self._missed_since = {node: self._missed_since.get(node, now) for node in missed}
-        return set(layout.nodes) - {node for node, since in self._missed_since.items() if now - since >= ABSENCE_S}

@@ -6,12 +6,13 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 
-from unbroken.connectors.base import SinkWriter
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.messages import Event, SinkDelivered
+from unbroken.connectors.base import SinkConnector, SinkWriter
+from unbroken.protocol.events import Event, SinkDelivered
+from unbroken.protocol.ids import ReplicaId, StreamId
 from unbroken.protocol.units import UnitHeader
 from unbroken.transport.store import decode_unit
 
@@ -24,24 +25,39 @@ RETRY_S = 0.5
 class SinkWorkers:
     """One thread per stream to a sink; a failing sink holds only its own stream up."""
 
-    def __init__(self, post: Callable[[Event], None], read_outbox: Callable[[UnitHeader], pa.Buffer]) -> None:
+    def __init__(
+        self, post: Callable[[Event], None], read_outbox: Callable[[ReplicaId, UnitHeader], pa.Buffer]
+    ) -> None:
         self._post = post
         self._read_outbox = read_outbox
-        self._queues: dict[StreamId, queue.Queue[UnitHeader | None]] = {}
+        self._queues: dict[StreamId, queue.Queue[tuple[ReplicaId, UnitHeader] | None]] = {}
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
         self.writes: dict[StreamId, int] = {}
 
-    def open(self, stream: StreamId, writer: SinkWriter) -> None:
+    def open(self, stream: StreamId, connector: SinkConnector, flow_dir: Path) -> None:
+        """Be ready to deliver a stream; does nothing if it is open already."""
+        if stream in self._queues:
+            return
         # The protocol hands out one unit at a time per stream: the queue never grows.
-        self._queues[stream] = queue.Queue(4)
-        self.writes[stream] = 0
-        thread = threading.Thread(target=self._work, args=(stream, writer), name=f"sink-{stream}", daemon=True)
+        waiting: queue.Queue[tuple[ReplicaId, UnitHeader] | None] = queue.Queue(4)
+        self._queues[stream] = waiting
+        self.writes.setdefault(stream, 0)
+        arguments = (connector.open(flow_dir), waiting)
+        thread = threading.Thread(target=self._work, args=arguments, name=f"sink-{stream}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def deliver(self, header: UnitHeader) -> None:
-        self._queues[header.stream].put(header)
+    def deliver(self, replica: ReplicaId, header: UnitHeader) -> None:
+        waiting = self._queues.get(header.stream)
+        if waiting is not None:
+            waiting.put((replica, header))
+
+    def close_one(self, stream: StreamId) -> None:
+        """End the delivery of a stream that is not produced here any more."""
+        waiting = self._queues.pop(stream, None)
+        if waiting is not None:
+            waiting.put(None)
 
     def close(self) -> None:
         self._closed.set()
@@ -50,15 +66,15 @@ class SinkWorkers:
         for thread in self._threads:
             thread.join(timeout=5)
 
-    def _work(self, stream: StreamId, writer: SinkWriter) -> None:
-        while (header := self._queues[stream].get()) is not None:
-            self._deliver(writer, header)
+    def _work(self, writer: SinkWriter, waiting: queue.Queue[tuple[ReplicaId, UnitHeader] | None]) -> None:
+        while (job := waiting.get()) is not None:
+            self._deliver(writer, *job)
         writer.close()
 
-    def _deliver(self, writer: SinkWriter, header: UnitHeader) -> None:
+    def _deliver(self, writer: SinkWriter, replica: ReplicaId, header: UnitHeader) -> None:
         while not self._closed.is_set():
             try:
-                _, table = decode_unit(self._read_outbox(header))
+                _, table = decode_unit(self._read_outbox(replica, header))
                 if writer.deliver(header, table):
                     self.writes[header.stream] += 1
                 self._post(SinkDelivered(header.stream, header.number))

@@ -6,7 +6,10 @@
 | ``layout`` | the controller, compare-and-set | which node hosts which replica, and which replicas count |
 | ``in-sync`` | ingress nodes, compare-and-set | the members of the ingress and its leader |
 | ``topology`` | the controller, with the first layout | what subscribers have to know about the flow |
-| ``stopped/<replica>`` | the replica's node | why a replica stopped on a node that is well |
+| ``stopped/<replica>`` | whoever sees it | why a replica does not go on although its node is well |
+| ``caught-up/<replica>`` | the replica's node | a joining replica keeps up with its peers |
+| ``draining/<node>`` | `unbroken drain` | this node is to be left |
+| ``renewed/<replica>`` | `unbroken reinit` | this replica is to be built again |
 | ``history/e<number>`` | every node | sentences |
 | ``controller`` | candidates | kazoo's election |
 """
@@ -43,6 +46,8 @@ class Member:
     host: str
     pid: int
     incarnation: str
+    disk: str = ""
+    standby: bool = False
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -104,6 +109,27 @@ def read_stopped(client: KazooClient, flow: str) -> dict[ReplicaId, str]:
     return {ReplicaId.parse(name): data.decode(errors="replace") for name, data in found.items()}
 
 
+def read_in_sync(client: KazooClient, flow: str) -> InSync | None:
+    try:
+        data, stat = client.get(f"{root_of(flow)}/in-sync")
+    except NoNodeError:
+        return None
+    return in_sync_from(data, stat.version)
+
+
+def read_run(client: KazooClient, flow: str) -> str:
+    """The name of the run that a flow with a layout is in."""
+    return str(json.loads(client.get(f"{root_of(flow)}/topology")[0])["run"])
+
+
+def read_names(client: KazooClient, flow: str, part: str) -> list[str]:
+    """The names below one part of a flow's documents."""
+    try:
+        return sorted(client.get_children(f"{root_of(flow)}/{part}"))
+    except NoNodeError:
+        return []
+
+
 def read_history(client: KazooClient, flow: str) -> list[dict[str, Any]]:
     """The sentences of the flow's history, oldest first."""
     return [json.loads(data) for data in _children(client, f"{root_of(flow)}/history").values()]
@@ -132,7 +158,8 @@ def layout_from(data: bytes) -> Layout:
     return Layout.from_json(json.loads(data))
 
 
-def topology_bytes(topology: Topology) -> bytes:
+def topology_bytes(topology: Topology, run: str) -> bytes:
+    """What subscribers have to know, and the name of the run, which no other run of the flow ever has."""
     sinks = {
         consumer: {
             "part": producer,
@@ -142,7 +169,7 @@ def topology_bytes(topology: Topology) -> bytes:
         for producer, consumer in topology.edges
         if consumer in topology.sinks
     }
-    return json.dumps({"sinks": sinks}).encode()
+    return json.dumps({"run": run, "sinks": sinks}).encode()
 
 
 def sinks_from(data: bytes) -> dict[str, SinkInfo]:

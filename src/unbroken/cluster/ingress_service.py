@@ -6,10 +6,10 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unbroken.connectors.push import PushBatch
@@ -17,9 +17,9 @@ from unbroken.connectors.push_http import PushOutcome
 from unbroken.connectors.push_ledger import PushLedger
 from unbroken.ingress.feeder import Feeder
 from unbroken.ingress.logfile import IngressLogFile
+from unbroken.protocol.events import Produced, PushArrived, SourcesPolled
 from unbroken.protocol.ids import ReplicaId
 from unbroken.protocol.ingress import Entry
-from unbroken.protocol.messages import Produced, PushArrived, SourcesPolled
 
 if TYPE_CHECKING:
     from unbroken.cluster.node import Node
@@ -39,23 +39,31 @@ class IngressService:
     """Carries out what the protocol says about the ingress log.
 
     Persisting happens on the node's loop (an entry is acknowledged to the leader only when it is on disk);
-    reading sources and writing units happens on one thread, in log order.
+    reading sources and writing units happens on one thread, in log order. It goes on from what its directory holds:
+    the base, the pushes that wait before it, and the entries after it, which the protocol commits again.
     """
 
     def __init__(self, node: Node, replica: ReplicaId) -> None:
         self._node = node
-        self._replica = replica
-        self._log = IngressLogFile(node.dirs.ingress_log)
-        dead_letters = node.dirs.dead_letters
-        self.feeder = Feeder(node.flow, node.topology, node.store, dead_letters)
+        self.replica = replica
+        self._log = IngressLogFile(node.dirs.ingress_log(replica))
+        self.feeder = Feeder(
+            node.flow,
+            node.topology,
+            node.store,
+            lambda stream, number: node.store.outbox_path(replica, stream, number),
+            node.dirs.dead_letters,
+            self._log.base,
+            self._log.read_waiting(),
+        )
+        for entry in self._log.read():
+            self.feeder.persisted(entry)
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(JOB_LIMIT)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="ingress", daemon=True)
-        self._ledgers = {name: PushLedger() for name in self.feeder.push_readers()}
+        self._ledgers = self.feeder.ledgers()
         self._pending: dict[tuple[str, str, int], Future[None]] = {}
         self._lock = threading.Lock()
-        # (pulse, index of its entry) while its units are needed; the bound on pulses in flight bounds it, too.
-        self._pulse_index: deque[tuple[int, int]] = deque()
 
     def start(self) -> None:
         self._thread.start()
@@ -69,6 +77,10 @@ class IngressService:
 
     def commit(self, entry: Entry) -> None:
         self._jobs.put(lambda: self._commit(entry))
+
+    def pin(self, target: Path) -> None:
+        """Make ``target`` a log as this one is at this moment; called on the loop, which also appends."""
+        self._log.pin(target)
 
     def trim(self, pulse: int) -> None:
         """Every unit up to ``pulse`` is with its consumers: the log before it is not needed any more."""
@@ -140,14 +152,14 @@ class IngressService:
         self._node.post(SourcesPolled(pulse, body, final))
 
     def _trim(self, pulse: int) -> None:
-        while self._pulse_index and self._pulse_index[0][0] <= pulse:
-            self._log.trim(self._pulse_index.popleft()[1] - 1)
+        base = self.feeder.base_at(pulse)
+        if base is not None:
+            self._log.rebase(base)
 
     def _commit(self, entry: Entry) -> None:
         if entry.pulse:
             headers = self.feeder.produce(entry)
-            self._pulse_index.append((entry.pulse, entry.index))
-            self._node.post(Produced(self._replica, entry.pulse, headers))
+            self._node.post(Produced(self.replica, entry.pulse, headers))
             return
         batch = PushBatch.from_bytes(entry.body)
         with self._lock:

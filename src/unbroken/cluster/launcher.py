@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,41 +17,62 @@ from unbroken.cluster.java import java_environment
 from unbroken.cluster.processes import OwnedProcess, spawn, tail
 from unbroken.cluster.run_directory import RUN_FILE as RUN_FILE
 from unbroken.cluster.run_directory import RunInfo as RunInfo
-from unbroken.cluster.run_directory import clear, refuse_used
+from unbroken.cluster.run_directory import can_resume, clear, refuse_other_shape, shape_of, write_shape
 from unbroken.cluster.status_reader import StatusReader
 from unbroken.cluster.zookeeper import EmbeddedZooKeeper, ZooKeeperError
 from unbroken.errors import UnbrokenError
 from unbroken.flow import Dataflow
 from unbroken.plan import build_topology, load_flow
-from unbroken.transport.auth import create_token
+from unbroken.transport.auth import create_token, read_token
 
 RESTART_DEADLINE_S = 10.0
 RESTART_PAUSE_S = 5.0
 """Pause between attempts to restart ZooKeeper: results go on meanwhile, and each attempt starts a JVM."""
 
+NODE_PAUSE_S = 1.0
+LONGEST_NODE_PAUSE_S = 60.0
+"""Pause before a dead node is started again; doubled each time it dies, so that one that cannot live costs little."""
+
 
 class LocalCluster:
     """Starts a flow's nodes, watches over them and ends them.
+
+    A directory that an earlier run has left is gone on with, unless it is to be ``fresh``. With ``supervise`` a node
+    that dies is started again by ``tend``.
 
     Directory layout: ``logs/`` one file per process, ``token``, ``zookeeper/``, one directory per node, and
     ``dead-letters/``.
     """
 
-    def __init__(self, flow_file: Path, directory: Path, *, nodes: int | None = None, fresh: bool = False) -> None:
+    def __init__(
+        self,
+        flow_file: Path,
+        directory: Path,
+        *,
+        nodes: int | None = None,
+        standbys: int | None = None,
+        fresh: bool = False,
+        supervise: bool = True,
+    ) -> None:
         self.flow_file = flow_file.resolve()
         self.directory = directory.resolve()
         self.flow: Dataflow = load_flow(self.flow_file)
         self.count = nodes or self.flow.settings.nodes
         self.topology = build_topology(self.flow, self.count)
         self.logs = self.directory / "logs"
-        self._prepare(fresh)
+        self.standbys = self.flow.settings.standbys if standbys is None else standbys
+        self.resumed = self._prepare(fresh)
         # The token comes first: it marks the directory as a run's own.
-        self.token = create_token(self.directory / "token")
-        self.logs.mkdir()
+        token_file = self.directory / "token"
+        self.token = read_token(token_file) if self.resumed else create_token(token_file)
+        self.logs.mkdir(exist_ok=True)
         self.zookeeper = EmbeddedZooKeeper(self.directory / "zookeeper", self.logs / "zookeeper.log")
         self.nodes: dict[str, OwnedProcess] = {}
         self._reader: StatusReader | None = None
+        self._supervise = supervise
         self._told_dead: set[str] = set()
+        self._deaths: Counter[str] = Counter()
+        self._start_again: dict[str, float] = {}
         self._restart_after = 0.0
 
     def start(self) -> None:
@@ -60,13 +83,18 @@ class LocalCluster:
         self._reader = StatusReader(self.zookeeper.address, self.flow.name, self.token)
         for number in range(1, self.count + 1):
             self.start_node(f"node-{number}")
+        for number in range(1, self.standbys + 1):
+            self.start_node(f"standby-{number}", standby=True)
 
-    def start_node(self, name: str) -> None:
+    def start_node(self, name: str, standby: bool = False) -> None:
+        """Start a node, or start it again on what its directory holds."""
+        self._told_dead.discard(name)
         command = [
             *(sys.executable, "-m", "unbroken", "node"),
             *("--name", name, "--flow", str(self.flow_file), "--zookeeper", self.zookeeper.address),
             *("--dir", str(self.directory / name), "--token-file", str(self.directory / "token")),
             *("--nodes", str(self.count)),
+            *(["--standby"] if standby else []),
         ]
         environment = {**os.environ, **java_environment(), "PYSPARK_PYTHON": sys.executable}
         self.nodes[name] = spawn(command, log_file=self.logs / f"{name}.log", env=environment)
@@ -77,13 +105,14 @@ class LocalCluster:
         while True:
             states = self.status()
             ready = [s["node"] for s in states if s.get("state") == "running"]
+            wanted = self.count + self.standbys
             if progress is not None:
-                progress(f"{len(ready)} of {self.count} nodes are ready")
-            if len(ready) == self.count:
+                progress(f"{len(ready)} of {wanted} nodes are ready")
+            if len(ready) >= wanted:
                 return
             self._raise_if_dead()
             if time.monotonic() > deadline:
-                raise UnbrokenError(f"only {ready} of {self.count} nodes are ready; their logs are in {self.logs}")
+                raise UnbrokenError(f"only {ready} of {wanted} nodes are ready; their logs are in {self.logs}")
             time.sleep(0.2)
 
     def status(self) -> list[dict[str, Any]]:
@@ -97,15 +126,30 @@ class LocalCluster:
         return [states[name] for name in sorted(states)]
 
     def tend(self) -> list[str]:
-        """Restart ZooKeeper if it died; what there is to say about that and about nodes that died since."""
+        """Start again what has died; what there is to say about that."""
         out: list[str] = []
-        for name, process in self.nodes.items():
-            if name not in self._told_dead and not process.alive():
+        now = time.monotonic()
+        for name, process in list(self.nodes.items()):
+            if process.alive():
+                continue
+            if name not in self._told_dead:
                 self._told_dead.add(name)
                 out.append(f"{name} is dead: {_how_it_ended(process)}; its log is {self.logs / name}.log")
+                if self._supervise and process.returncode != 0:
+                    self._deaths[name] += 1
+                    pause = min(LONGEST_NODE_PAUSE_S, NODE_PAUSE_S * 2 ** (self._deaths[name] - 1))
+                    self._start_again[name] = now + pause
+            elif self._start_again.get(name, now + 1) <= now:
+                del self._start_again[name]
+                out.append(f"{name} is started again")
+                self.start_node(name, standby=name.startswith("standby-"))
         if not self.zookeeper.alive() and time.monotonic() >= self._restart_after:
             out.append(self._restart_zookeeper())
         return out
+
+    def hopeless(self) -> bool:
+        """Whether no node is left and none will be started again."""
+        return not self._start_again and not any(process.alive() for process in self.nodes.values())
 
     def subscribe(self, sink: str) -> Subscription:
         """Read the results of a client sink of this flow."""
@@ -120,8 +164,9 @@ class LocalCluster:
 
     def stop(self) -> None:
         """End every process; stopping again does nothing."""
-        for process in self.nodes.values():
-            process.stop(deadline_s=10)
+        # All at once: those that are left would otherwise begin to replace the ones that went.
+        with ThreadPoolExecutor(max(1, len(self.nodes))) as pool:
+            list(pool.map(lambda process: process.stop(deadline_s=10), self.nodes.values()))
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
@@ -135,20 +180,29 @@ class LocalCluster:
     ) -> None:
         self.stop()
 
-    def _prepare(self, fresh: bool) -> None:
-        """Make the directory ready; everything that speaks against it is found before anything is deleted."""
-        for name, sink in self.flow.sinks.items():
-            taken = sink.connector.occupied()
-            if taken is not None:
-                raise UnbrokenError(f"sink {name}: {taken}. Move or delete it, or let the sink write elsewhere.")
-        refuse_used(self.directory, fresh)
+    def _prepare(self, fresh: bool) -> bool:
+        """Make the directory ready; True if it holds a run to go on with.
+
+        Everything that speaks against it is found before anything is deleted.
+        """
+        resumed = can_resume(self.directory, fresh)
         if self.flow_file.is_relative_to(self.directory):
             raise UnbrokenError(
                 f"{self.flow_file} lies in {self.directory}, where the run keeps its state and --fresh deletes "
                 "everything. Give another directory with --dir."
             )
+        shape = shape_of(self.topology)
+        if resumed:
+            refuse_other_shape(self.directory, shape)
+            return True
+        for name, sink in self.flow.sinks.items():
+            taken = sink.connector.occupied()
+            if taken is not None:
+                raise UnbrokenError(f"sink {name}: {taken}. Move or delete it, or let the sink write elsewhere.")
         clear(self.directory)
         self.directory.mkdir(parents=True, exist_ok=True)
+        write_shape(self.directory, shape)
+        return False
 
     def _restart_zookeeper(self) -> str:
         try:

@@ -15,58 +15,70 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from unbroken.cluster.coordination import Coordination, Member
-from unbroken.cluster.delivery import SinkWorkers
+from unbroken.cluster.hosting import Hosting
 from unbroken.cluster.ingress_service import IngressService
+from unbroken.cluster.links import Links
 from unbroken.cluster.queries import Queries
+from unbroken.cluster.replica_dirs import ReplicaDirs
+from unbroken.cluster.snapshotting import Snapshots
+from unbroken.cluster.transfers import Transfers
+from unbroken.cluster.warmup import WarmUp
 from unbroken.config import Settings
 from unbroken.connectors.push import PushBatch
 from unbroken.connectors.push_http import PushOutcome
 from unbroken.errors import UnbrokenError
 from unbroken.flow import Dataflow
+from unbroken.protocol.events import (
+    Event,
+    GateAsked,
+    InSyncChanged,
+    LayoutChanged,
+    LinkUp,
+    Produced,
+    Received,
+    ReplicaStopped,
+    Started,
+    SubscriberGone,
+    Tick,
+    UnitArrived,
+)
 from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
 from unbroken.protocol.ingress import InSync, ProposeInSync
-from unbroken.protocol.layout import INGRESS, Layout, Topology
-from unbroken.protocol.messages import (
+from unbroken.protocol.instructions import (
+    AbandonFetch,
     AnswerGate,
     CommitEntry,
     Deliver,
     DropInbox,
     DropOutbox,
-    Event,
-    GateAsked,
+    DropReplica,
+    FetchState,
+    GiveUp,
     Instruction,
-    InSyncChanged,
-    LayoutChanged,
-    LinkLost,
-    LinkUp,
-    Message,
     PersistEntry,
+    PinState,
     PollSources,
-    Produced,
-    Received,
-    ReplicaStopped,
+    RefusePin,
     Report,
+    ReportCaughtUp,
     Send,
     SendUnit,
+    StartReplica,
     StopReplica,
     StoreUnit,
-    SubscriberGone,
-    Tick,
-    UnitArrived,
 )
+from unbroken.protocol.layout import Layout, Topology
+from unbroken.protocol.messages import Message
 from unbroken.protocol.node import NodeProtocol
 from unbroken.protocol.units import UnitHeader
 from unbroken.spark.runner import CutInfo, QueryRunner
-from unbroken.transport.link import Link, LinkHandlers
 from unbroken.transport.server import NodeServer
-from unbroken.transport.store import UnitStore
 
 log = logging.getLogger(__name__)
 
@@ -83,55 +95,32 @@ STORY_LIMIT = 500
 """Sentences a node remembers for its status."""
 
 
-@dataclass(frozen=True)
-class NodeDirs:
-    """Where a node keeps its things."""
-
-    root: Path
-
-    @property
-    def units(self) -> Path:
-        return self.root / "units"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def ingress_log(self) -> Path:
-        return self.root / "ingress"
-
-    @property
-    def dead_letters(self) -> Path:
-        """Shared by the nodes of a flow that run on one machine: a bad row is written once."""
-        return self.root.parent / "dead-letters"
-
-
 class Node:
     """The shell around :class:`NodeProtocol`: threads, sockets, files and Spark."""
 
     def __init__(
-        self, name: NodeId, flow: Dataflow, topology: Topology, dirs: NodeDirs, token: str, host: str, port: int
+        self, name: NodeId, flow: Dataflow, topology: Topology, dirs: ReplicaDirs, token: str, host: str, port: int
     ) -> None:
         self.name = name
         self.flow = flow
         self.topology = topology
         self.settings: Settings = flow.settings
         self.dirs = dirs
-        self.store = UnitStore(dirs.units)
+        self.store = dirs.store
         self.token = token
         self.protocol: NodeProtocol | None = None
         self.coordination: Coordination | None = None
-        self.ingress: IngressService | None = None
         self.members: dict[NodeId, Member] = {}
-        self.queries: Queries | None = None
         self.story: deque[tuple[int, str]] = deque(maxlen=STORY_LIMIT)
         self.server = NodeServer(host, port, token, self, self.settings.heartbeat / 1000)
-        self._sinks = SinkWorkers(self.post, self.read_outbox)
+        self.transfers = Transfers(self)
+        self.links = Links(self)
+        self.hosting = Hosting(self)
+        self.failure: str | None = None
+        self.snapshots: Snapshots | None = None
+        self.warm_up: WarmUp | None = None
         self._events: queue.Queue[tuple[Event, Any]] = queue.Queue(EVENT_LIMIT)
         self._lock = threading.Lock()
-        self._links: dict[NodeId, Link] = {}
-        self._link_lock = threading.Lock()
         self._gates: dict[int, Future[int]] = {}
         self._tickets = itertools.count(1)
         self._stopping = threading.Event()
@@ -144,12 +133,20 @@ class Node:
             DropInbox: self._drop_inbox,
             DropOutbox: self._drop_outbox,
             AnswerGate: self._answer_gate,
-            Deliver: lambda step, _: self._sinks.deliver(step.header),
+            Deliver: lambda step, _: self.hosting.deliver(step),
             PollSources: lambda step, _: self._require_ingress().poll(step.pulse),
-            PersistEntry: lambda step, _: self._require_ingress().persist(step.entry),
+            PersistEntry: lambda step, _: self._persist(step),
             CommitEntry: lambda step, _: self._require_ingress().commit(step.entry),
             ProposeInSync: lambda step, _: self._propose(step),
-            StopReplica: self._stop_replica,
+            StartReplica: lambda step, _: self.hosting.start(step.replica),
+            StopReplica: lambda step, _: self.hosting.stop(step),
+            DropReplica: lambda step, _: self.hosting.drop(step.replica),
+            FetchState: lambda step, _: self.transfers.fetch(step),
+            AbandonFetch: lambda step, _: self.transfers.abandon(step.replica),
+            PinState: lambda step, _: self.transfers.pin(step),
+            RefusePin: lambda step, _: self.transfers.refuse(step),
+            ReportCaughtUp: lambda step, _: self.hosting.caught_up(step),
+            GiveUp: lambda step, _: self.hosting.give_up(step),
             Report: lambda step, _: self.tell(step.sentence),
         }
 
@@ -171,17 +168,15 @@ class Node:
         return None
 
     def begin(self, layout: Layout, sync: InSync) -> None:
-        """Take the layout's place: open sinks and sources, and link to the other nodes."""
-        self.protocol = NodeProtocol(self.name, self.topology, layout, sync, settings=self.settings.protocol())
-        for stream in self.protocol.deliveries:
-            connector = self.flow.sinks[stream.consumer.part].connector
-            self._sinks.open(stream, connector.open(self.dirs.root))
-        if self.protocol.sources is not None:
-            index = layout.nodes_of(INGRESS)[self.name].index
-            self.ingress = IngressService(self, ReplicaId(INGRESS, index))
-            self.ingress.start()
-        self.post(LinkUp(self.name))
-        self._connect(layout)
+        """Take the layout's place with what this disk holds, and link to the other nodes."""
+        disk = self.dirs.identity()
+        recovered = self.hosting.recover(layout, disk)
+        tuned = self.settings.protocol()
+        self.protocol = NodeProtocol(self.name, self.topology, layout, sync, recovered, tuned, disk)
+        # Before anything that has come in already: whoever asks for units is answered by replicas that are at work.
+        self._handle(self.protocol, Started(), None)
+        self._handle(self.protocol, LinkUp(self.name), None)
+        self.links.connect(self.members)
 
     def loop(self) -> None:
         """Handle events until told to stop."""
@@ -199,7 +194,8 @@ class Node:
             self._handle(protocol, event, payload)
             if now - checked > LONGEST_WAIT_S:
                 checked = now
-                self._look_around()
+                self.links.look()
+                self.transfers.look()
 
     def post(self, event: Event, payload: Any = None) -> None:
         """Give the loop an event; from any thread."""
@@ -224,28 +220,35 @@ class Node:
         return self._stopping.wait(timeout_s)
 
     @property
+    def ingress(self) -> IngressService | None:
+        return self.hosting.ingress
+
+    @property
+    def queries(self) -> Queries | None:
+        return self.hosting.queries
+
+    @property
     def runners(self) -> Mapping[ReplicaId, QueryRunner]:
         """The queries that have been started here."""
         return {} if self.queries is None else self.queries.runners
 
-    def replica_stopped(self, event: ReplicaStopped) -> None:
-        """A replica here does not run any more: tell the protocol, and the controller, who stops counting it."""
-        self.post(event)
-        if self.coordination is not None:
-            self.coordination.replica_stopped(event.replica, event.reason)
+    def hosts(self, replica: ReplicaId) -> bool:
+        return self.protocol is not None and replica in self.protocol.replicas
+
+    def fail(self, sentence: str) -> None:
+        """Something that the whole node depends on is gone: say so and end; a supervisor starts the node again."""
+        self.failure = sentence
+        self.tell(sentence)
+        self.stop()
 
     def close(self) -> None:
         """End everything this node started."""
         self._stopping.set()
         for future in list(self._gates.values()):
             future.cancel()
-        if self.queries is not None:
-            self.queries.close()
-        for link in self._links.values():
-            link.close()
-        if self.ingress is not None:
-            self.ingress.close()
-        self._sinks.close()
+        self.transfers.close()
+        self.hosting.close()
+        self.links.close()
         if self.coordination is not None:
             self.coordination.close()
         self.server.close()
@@ -255,7 +258,7 @@ class Node:
     def on_members(self, members: dict[NodeId, Member]) -> None:
         self.members = members
         if self.protocol is not None:
-            self._connect(self.protocol.layout)
+            self.links.connect(members)
 
     def on_layout(self, layout: Layout) -> None:
         self._first_layout = self._first_layout or layout
@@ -273,14 +276,31 @@ class Node:
     def subscriber_gone(self, sender: str) -> None:
         self.post(SubscriberGone(sender))
 
-    def read_outbox(self, header: UnitHeader) -> pa.Buffer:
-        return self.store.read(self.store.outbox_path(header.stream, header.number))
+    def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer:
+        return self.store.read(self.store.outbox_path(replica, header.stream, header.number))
+
+    def pin(self, shard: str, newcomer: str) -> dict[str, Any]:
+        return self.transfers.asked_for(shard, newcomer)
+
+    def restore_snapshot(self, replica: ReplicaId, target: Path) -> int:
+        """Bring the last snapshot of a replica's shard to ``target``; its size."""
+        if self.snapshots is None:
+            raise UnbrokenError(f"there are no snapshots; {replica.shard} cannot be restored")
+        return self.snapshots.restore(replica, target)
+
+    def read_pin(self, question: dict[str, Any]) -> Any:
+        return self.transfers.pins.stream(question)
+
+    def release_pin(self, pin: str) -> bool:
+        return self.transfers.pins.release(pin)
 
     def read_inbox(self, replica: str, stream: str, number: int) -> pa.Table:
         path = self.store.inbox_path(ReplicaId.parse(replica), StreamId.parse(stream), number)
         return pa.ipc.open_file(pa.BufferReader(self.store.read(path))).read_all()
 
     def ask_gate(self, replica: str, instance: str, start: int) -> int:
+        if self.warm_up is not None and (made_up := self.warm_up.answer(replica, start)) is not None:
+            return made_up
         if self.queries is not None:
             self.queries.asked(ReplicaId.parse(replica))
         ticket = next(self._tickets)
@@ -313,15 +333,17 @@ class Node:
         with self._lock:
             return node_status(self, progress)
 
-    def sink_writes(self, stream: StreamId) -> int:
-        """Units of a stream that this node put into the sink itself."""
-        return self._sinks.writes.get(stream, 0)
+    def traffic(self) -> dict[str, int]:
+        """Bytes by purpose: what came in as units and state, and what went out as messages."""
+        assert self.protocol is not None
+        return dict(self.protocol.traffic + self.links.traffic())
 
     def cut_info(self, replica: ReplicaId, number: int) -> CutInfo:
         """Pulse and cut time of a micro-batch that the gate has released."""
         assert self.protocol is not None
         with self._lock:
-            header = self.protocol.replicas[replica].cut_header(number)
+            state = self.protocol.replicas.get(replica)
+            header = None if state is None else state.cut_header(number)
         if header is None:
             raise UnbrokenError(f"{replica}: the input of micro-batch {number} is not here")
         return CutInfo(header.pulse, header.cut_ms, header.final)
@@ -343,44 +365,40 @@ class Node:
     def _send(self, step: Send, _payload: Any) -> None:
         if step.to == self.name:
             self.post(Received(self.name, step.message))
-        elif (link := self._links.get(step.to)) is not None:
-            link.send(step.message)
+        else:
+            self.links.send(step.to, step.message)
 
     def _send_unit(self, step: SendUnit, _payload: Any) -> None:
         if step.to == self.name:
-            self.post(UnitArrived(step.header, self.name))
+            self.post(UnitArrived(step.header, self.name), step.replica)
         else:
-            self.server.send_unit(step.to, step.header)
+            self.server.send_unit(step.to, step.replica, step.header)
 
-    def _store_unit(self, step: StoreUnit, payload: pa.Buffer | None) -> None:
+    def _store_unit(self, step: StoreUnit, payload: pa.Buffer | ReplicaId) -> None:
+        """Keep a unit that has arrived: its rows, or the replica here that has produced it."""
         header = step.header
-        assert self.protocol is not None
-        replica = next(r for r in self.protocol.replicas if r.shard == header.stream.consumer)
-        path = self.store.inbox_path(replica, header.stream, header.number)
+        path = self.store.inbox_path(step.replica, header.stream, header.number)
         try:
-            if payload is None:
-                self.store.link(self.store.outbox_path(header.stream, header.number), path)
+            if isinstance(payload, ReplicaId):
+                self.store.link(self.store.outbox_path(payload, header.stream, header.number), path)
             else:
                 self.store.write(path, payload)
         except OSError as error:
             # A unit that is gone (the layout no longer counts this replica) or a full disk: this replica cannot go
             # on, the others can.
             reason = f"unit {header.number} of {header.stream} cannot be kept: {error}"
-            self._stop_replica(StopReplica(replica, reason), None)
-            self.post(ReplicaStopped(replica, reason))
+            self.post(ReplicaStopped(step.replica, reason))
 
     def _drop_inbox(self, step: DropInbox, _payload: Any) -> None:
-        assert self.protocol is not None
-        replica = next(r for r in self.protocol.replicas if r.shard == step.stream.consumer)
         for number in step.numbers:
-            self.store.drop(self.store.inbox_path(replica, step.stream, number))
+            self.store.drop(self.store.inbox_path(step.replica, step.stream, number))
 
     def _drop_outbox(self, step: DropOutbox, _payload: Any) -> None:
         for number in step.numbers:
-            self.store.drop(self.store.outbox_path(step.stream, number))
-        if self.ingress is not None and step.stream.producer.part in self.topology.sources:
+            self.store.drop(self.store.outbox_path(step.replica, step.stream, number))
+        if self.ingress is not None and step.replica == self.ingress.replica:
             assert self.protocol is not None
-            boxes = [box for s, box in self.protocol.outboxes.items() if s.producer.part in self.topology.sources]
+            boxes = self.protocol.outboxes.of(step.replica)
             self.ingress.trim(min(box.base for box in boxes))
 
     def _answer_gate(self, step: AnswerGate, _payload: Any) -> None:
@@ -389,51 +407,19 @@ class Node:
             future.set_result(step.offset)
 
     def _propose(self, step: ProposeInSync) -> None:
-        self.tell(f"{self.name} asks to go on with {', '.join(sorted(step.proposal.members))} as ingress")
+        assert self.protocol is not None
+        members = step.proposal.members
+        if members != self.protocol.sync.members:
+            self.tell(f"{self.name} asks for an ingress of {', '.join(sorted(members))}")
         if self.coordination is not None:
             self.coordination.propose(step)
 
-    def _stop_replica(self, step: StopReplica, _payload: Any) -> None:
-        if self.coordination is not None:
-            self.coordination.replica_stopped(step.replica, step.reason)
-        if self.queries is not None:
-            self.queries.stop_one(step.replica)
+    def _persist(self, step: PersistEntry) -> None:
+        try:
+            self._require_ingress().persist(step.entry)
+        except OSError as error:
+            self.fail(f"the ingress log of {self.name} cannot be written ({error}); the node ends, others go on")
 
     def _require_ingress(self) -> IngressService:
         assert self.ingress is not None
         return self.ingress
-
-    # --- links and queries ----------------------------------------------------------------------------
-
-    def _connect(self, layout: Layout) -> None:
-        with self._link_lock:
-            for node in layout.nodes:
-                self._link_to(node)
-
-    def _link_to(self, node: NodeId) -> None:
-        """Link to a node at the address it has given, unless that link is there already."""
-        member = self.members.get(node)
-        link = self._links.get(node)
-        if node == self.name or member is None or (link is not None and link.address == member.address):
-            return
-        if link is not None:
-            link.close()
-        handlers = LinkHandlers(
-            up=lambda peer: self.post(LinkUp(peer)),
-            lost=lambda peer: self.post(LinkLost(peer)),
-            unit=lambda peer, header, data: self.post(UnitArrived(header, peer), data),
-        )
-        self._links[node] = Link(
-            self.name,
-            node,
-            member.address,
-            self.token,
-            handlers,
-            heartbeat_s=self.settings.heartbeat / 1000,
-            timeout_s=self.settings.link_timeout / 1000,
-        )
-        self._links[node].start()
-
-    def _look_around(self) -> None:
-        for link in list(self._links.values()):
-            link.check_alive()

@@ -13,9 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unbroken.cluster.control import ControlSettings
 from unbroken.cluster.coordination import Callbacks, Coordination, Member, connect
-from unbroken.cluster.node import Node, NodeDirs
+from unbroken.cluster.documents import read_run
+from unbroken.cluster.node import Node
 from unbroken.cluster.queries import Queries
+from unbroken.cluster.replica_dirs import ReplicaDirs
+from unbroken.cluster.snapshotting import Snapshots
+from unbroken.cluster.warmup import WarmUp
 from unbroken.connectors.push import Push
 from unbroken.connectors.push_http import PushServer
 from unbroken.errors import UnbrokenError
@@ -23,6 +28,7 @@ from unbroken.flow import Dataflow
 from unbroken.plan import build_topology, load_flow
 from unbroken.spark.analysis import analyse
 from unbroken.spark.session import start_session
+from unbroken.spark.snapshots import SnapshotStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,13 +52,15 @@ class NodeOptions:
     port: int = 0
     nodes: int | None = None
     spark_master: str | None = None
+    standby: bool = False
 
 
 def run_node(options: NodeOptions) -> None:
     """Run a node until it is told to stop (SIGTERM, SIGINT, or the ``stop`` action)."""
     flow = load_flow(options.flow_file)
     directory = (options.directory or Path(".unbroken") / flow.name / options.name).resolve()
-    refuse_used_directory(directory)
+    dirs = ReplicaDirs(directory)
+    disk = dirs.identity()
     threading.excepthook = _log_thread_failure
     if options.nodes is not None:
         flow.settings = flow.settings.model_copy(update={"nodes": options.nodes})
@@ -61,7 +69,6 @@ def run_node(options: NodeOptions) -> None:
     session = start_session(f"unbroken-{flow.name}-{options.name}", flow.settings, options.spark_master, options.host)
     analysis = analyse(flow, tuple(topology.segments), session)
     log.info("Spark is up and the flow is analysed after %.1f s", time.monotonic() - started)
-    dirs = NodeDirs(directory)
     node = Node(options.name, flow, topology, dirs, options.token, options.host, options.port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
@@ -74,22 +81,39 @@ def run_node(options: NodeOptions) -> None:
         host=socket.gethostname(),
         pid=os.getpid(),
         incarnation=uuid.uuid4().hex,
+        disk=disk,
+        standby=options.standby,
     )
-    callbacks = Callbacks(node.on_members, node.on_layout, node.on_in_sync)
-    node.coordination = Coordination(client, flow.name, me, topology, flow.settings.nodes, callbacks)
+    callbacks = Callbacks(node.on_members, node.on_layout, node.on_in_sync, node.tell, lambda: node.links.known)
+    tuned = flow.settings
+    grace_s = tuned.return_grace / 1000
+    control = ControlSettings(tuned.nodes, tuned.transfers, grace_s, restorable=tuned.snapshots is not None)
+    node.coordination = Coordination(client, flow.name, me, topology, control, callbacks)
     try:
         node.coordination.start()
         first = node.await_layout(LAYOUT_DEADLINE_S)
         if first is not None:
+            queries = Queries(node, session, analysis.schemas)
+            node.hosting.queries = queries
+            if flow.settings.snapshots is not None:
+                url = f"{flow.settings.snapshots.rstrip('/')}/{flow.name}/{read_run(client, flow.name)}"
+                store = SnapshotStore(url, session)
+                node.snapshots = Snapshots(node, store, flow.settings.snapshot_every / 1000)
             node.begin(*first)
-            node.queries = Queries(node, session, analysis.schemas)
-            threading.Thread(target=node.queries.start, name="start-queries", daemon=True).start()
+            queries.open()
+            if node.protocol is not None and not node.protocol.hosted():
+                node.warm_up = WarmUp(node, queries.around, analysis.schemas)
+                node.warm_up.start()
+            if node.snapshots is not None:
+                node.snapshots.start()
             node.loop()
     finally:
         if push is not None:
             push.stop(2)
         node.close()
         _stop_session(session)
+    if node.failure is not None:
+        raise UnbrokenError(node.failure)
 
 
 def _stop_session(session: SparkSession) -> None:
@@ -98,15 +122,6 @@ def _stop_session(session: SparkSession) -> None:
         session.stop()
     except Exception as error:
         log.info("Spark had ended before: %s", error)
-
-
-def refuse_used_directory(directory: Path) -> None:
-    """A node starts with nothing: units and checkpoints of an earlier run would pass for its own."""
-    if directory.is_dir() and any(directory.iterdir()):
-        raise UnbrokenError(
-            f"{directory} holds the state of an earlier run, which a node cannot go on with. "
-            "Delete it, or give another directory with --dir."
-        )
 
 
 def _log_thread_failure(failure: threading.ExceptHookArgs) -> None:

@@ -1,17 +1,18 @@
-"""The queries of a node: started one after the other, watched, restarted when they fail for a passing reason."""
+"""The queries of a node: started one after the other, watched, ended."""
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from unbroken.protocol.events import QueryFailed
 from unbroken.protocol.ids import ReplicaId
-from unbroken.protocol.messages import ReplicaStopped
 from unbroken.spark.runner import QueryRunner, Surroundings, root_cause
+from unbroken.spark.session import jvm_exit_code
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,49 +29,43 @@ Python process ten seconds to call back; several at once on a busy machine do no
 LOOK_S = 0.3
 """How often the queries are looked at, on a thread of its own: a JVM that hangs must not hang the node's loop."""
 
-RESTARTS = 3
-"""Times a replica's query is started again from its checkpoint before the replica counts as stopped. A micro-batch
-that runs again finds its units written, so a restart is as safe as a pause."""
-
 
 class Queries:
-    """Runs the queries of the replicas that a node hosts."""
+    """Runs the queries of the replicas that a node hosts.
+
+    Starting is left to one thread and watching to another; what a failure means is the protocol's to decide.
+    """
 
     def __init__(self, node: Node, session: SparkSession, schemas: Mapping[str, StructType]) -> None:
         self._node = node
-        self._around = Surroundings(
+        self._session = session
+        self.around = Surroundings(
             session=session,
             store=node.store,
             gate=node.server.address,
             token=node.token,
-            checkpoints=node.dirs.checkpoints,
+            checkpoint=node.dirs.checkpoint,
             cut_info=node.cut_info,
             produced=node.produced,
         )
         self._schemas = schemas
         self._asked: dict[ReplicaId, threading.Event] = {}
-        self._failures: Counter[ReplicaId] = Counter()
-        self._restarting: set[ReplicaId] = set()
+        self._wanted: queue.Queue[ReplicaId | None] = queue.Queue()
+        self._lock = threading.Lock()
+        self._watched: set[ReplicaId] = set()
         self.runners: dict[ReplicaId, QueryRunner] = {}
+        self._threads = [
+            threading.Thread(target=self._start_wanted, name="start-queries", daemon=True),
+            threading.Thread(target=self._watch, name="watch-queries", daemon=True),
+        ]
 
-    def start(self) -> None:
-        """Start every query, each when the one before it has asked for its first micro-batch."""
-        assert self._node.protocol is not None
-        threading.Thread(target=self._watch, name="watch-queries", daemon=True).start()
-        for replica in self._node.protocol.replicas:
-            if self._node.stopping:
-                return
-            self._asked[replica] = threading.Event()
-            runner = QueryRunner(replica, self._node.flow, self._node.topology, self._schemas, self._around)
-            try:
-                runner.start()
-            except Exception as error:
-                log.exception("the query of %s cannot be started", replica)
-                self._node.replica_stopped(ReplicaStopped(replica, root_cause(str(error))))
-                continue
-            self.runners[replica] = runner
-            self._await_question(replica, runner)
-        log.info("%s runs %s", self._node.name, ", ".join(str(replica) for replica in self.runners) or "no query")
+    def open(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def start(self, replica: ReplicaId) -> None:
+        """Start a replica's query on its checkpoint when its turn comes, or start it again."""
+        self._wanted.put(replica)
 
     def asked(self, replica: ReplicaId) -> None:
         """A query has asked the gate."""
@@ -78,56 +73,84 @@ class Queries:
         if event is not None:
             event.set()
 
+    def stop_one(self, replica: ReplicaId, then: Callable[[], None] | None = None) -> None:
+        """End one query without waiting for it, and do something when it has ended."""
+        with self._lock:
+            self._watched.discard(replica)
+        threading.Thread(target=self._stop, args=(replica, then), name=f"stop-{replica}", daemon=True).start()
+
+    def progress(self) -> dict[ReplicaId, dict[str, Any]]:
+        return {replica: runner.progress() for replica, runner in list(self.runners.items())}
+
+    def close(self) -> None:
+        self._wanted.put(None)
+        with self._lock:
+            self._watched.clear()
+        for replica in list(self.runners):
+            self._stop(replica, None)
+
+    def _start_wanted(self) -> None:
+        """Start queries, each when the one before it has asked for its first micro-batch."""
+        while (replica := self._wanted.get()) is not None and not self._node.stopping:
+            if not self._node.hosts(replica):
+                continue
+            self._asked[replica] = threading.Event()
+            try:
+                runner = self.runners.get(replica) or QueryRunner(
+                    replica, self._node.flow, self._node.topology, self._schemas, self.around
+                )
+                runner.start()
+            except Exception as error:
+                log.exception("the query of %s cannot be started", replica)
+                self._node.post(QueryFailed(replica, root_cause(str(error))))
+                continue
+            self.runners[replica] = runner
+            if not self._node.hosts(replica):
+                self._stop(replica, None)  # dropped while it was being started
+                continue
+            with self._lock:
+                self._watched.add(replica)
+            self._await_question(replica, runner)
+
     def _watch(self) -> None:
         while not self._node.wait_for_stop(LOOK_S):
+            code = jvm_exit_code(self._session)
+            if code is not None:
+                self._node.fail(
+                    f"the JVM of Spark on {self._node.name} has ended with code {code}, and with it the node"
+                )
+                return
             try:
                 self._look()
             except Exception:
                 log.exception("the queries cannot be looked at")
 
     def _look(self) -> None:
-        """Restart a query that has ended, or report its replica as stopped."""
-        assert self._node.protocol is not None
-        for replica, runner in list(self.runners.items()):
-            failure = runner.failure()
-            gone = self._node.protocol.replicas[replica].stopped is not None or replica in self._restarting
-            if failure is None or gone or self._node.stopping:
-                continue
-            self._failures[replica] += 1
-            if self._failures[replica] > RESTARTS:
-                self._node.replica_stopped(ReplicaStopped(replica, failure))
-                continue
-            log.warning("the query of %s failed and is started again: %s", replica, failure)
-            self._restarting.add(replica)
-            threading.Thread(target=self._restart, args=(replica,), name=f"restart-{replica}", daemon=True).start()
+        """Report queries that have ended by themselves."""
+        for replica in sorted(self._watched):
+            runner = self.runners.get(replica)
+            failure = None if runner is None else runner.failure()
+            with self._lock:
+                if failure is None or replica not in self._watched:
+                    continue
+                self._watched.discard(replica)
+            log.warning("the query of %s ended: %s", replica, failure)
+            self._node.post(QueryFailed(replica, failure))
 
-    def stop_one(self, replica: ReplicaId) -> None:
-        """End one query without waiting for it."""
+    def _stop(self, replica: ReplicaId, then: Callable[[], None] | None) -> None:
         runner = self.runners.get(replica)
-        if runner is not None:
-            threading.Thread(target=runner.stop, name=f"stop-{replica}", daemon=True).start()
-
-    def progress(self) -> dict[ReplicaId, dict[str, Any]]:
-        return {replica: runner.progress() for replica, runner in list(self.runners.items())}
-
-    def close(self) -> None:
-        for runner in self.runners.values():
-            try:
+        try:
+            if runner is not None:
                 runner.stop()
-            except Exception as error:
-                log.info("the query of %s did not stop cleanly: %s", runner.replica, error)
+        except Exception as error:
+            log.info("the query of %s did not stop cleanly: %s", replica, error)
+        if then is not None:
+            self.runners.pop(replica, None)
+            self._asked.pop(replica, None)
+            then()
 
     def _await_question(self, replica: ReplicaId, runner: QueryRunner) -> None:
         deadline = time.monotonic() + FIRST_QUESTION_S
         while time.monotonic() < deadline and not self._node.stopping and runner.failure() is None:
             if self._asked[replica].wait(0.1):
                 return
-
-    def _restart(self, replica: ReplicaId) -> None:
-        try:
-            self.runners[replica].start()
-        except Exception as error:
-            log.exception("the query of %s cannot be started again", replica)
-            self._node.replica_stopped(ReplicaStopped(replica, str(error)))
-        finally:
-            self._restarting.discard(replica)

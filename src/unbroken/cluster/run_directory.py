@@ -6,14 +6,17 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from unbroken.cluster.zookeeper import serves
 from unbroken.errors import UnbrokenError
+from unbroken.protocol.layout import Topology
 
 RUN_FILE = "run.json"
-MARKS = (RUN_FILE, "token")
+SHAPE_FILE = "shape.json"
+MARKS = (RUN_FILE, SHAPE_FILE, "token")
 """What a directory is recognised by as that of a run; deleted last."""
 
 
@@ -55,14 +58,17 @@ class RunInfo:
         return owned and port.isdigit() and serves(host, int(port))
 
 
-def refuse_used(directory: Path, fresh: bool) -> None:
-    """Raise UnbrokenError unless a run may begin in ``directory``, with ``fresh`` after deleting what is there."""
+def can_resume(directory: Path, fresh: bool) -> bool:
+    """Whether ``directory`` holds a run to go on with; False if one may begin there, with ``fresh`` after deleting it.
+
+    Raises UnbrokenError if neither may be.
+    """
     if not directory.exists():
-        return
+        return False
     if not directory.is_dir():
         raise UnbrokenError(f"{directory} is not a directory. Give another one with --dir.")
     if not any(directory.iterdir()):
-        return
+        return False
     marked = any((directory / mark).is_file() for mark in MARKS)
     if not marked:
         raise UnbrokenError(
@@ -76,10 +82,36 @@ def refuse_used(directory: Path, fresh: bool) -> None:
                 f"flow {info.flow} runs in {directory} (process {info.pid}). Stop it first, or give another directory "
                 "with --dir."
             )
-    if not fresh:
+    # Without these three nothing had begun that could be gone on with.
+    return not fresh and all((directory / mark).is_file() for mark in MARKS)
+
+
+def shape_of(topology: Topology) -> dict[str, Any]:
+    """What has to stay as it is for the state of a run to be of use."""
+    return {
+        "sources": list(topology.sources),
+        "segments": dict(topology.segments),
+        "sinks": list(topology.sinks),
+        "edges": [list(edge) for edge in topology.edges],
+    }
+
+
+def write_shape(directory: Path, shape: dict[str, Any]) -> None:
+    (directory / SHAPE_FILE).write_text(json.dumps(shape, indent=1))
+
+
+def refuse_other_shape(directory: Path, shape: dict[str, Any]) -> None:
+    """Raise UnbrokenError if the run in ``directory`` was one of another flow."""
+    try:
+        before = json.loads((directory / SHAPE_FILE).read_text())
+    except ValueError as error:
+        raise UnbrokenError(f"{directory / SHAPE_FILE} is damaged ({error}). Start over with --fresh.") from error
+    changed = [name for name in shape if shape[name] != before.get(name)]
+    if changed:
+        details = "; ".join(f"{name} were {before.get(name)} and are {shape[name]}" for name in changed)
         raise UnbrokenError(
-            f"{directory} holds the state of an earlier run. Give another directory with --dir, "
-            "or start over with --fresh, which deletes it (results in sinks stay where they are)."
+            f"{directory} holds the state of a flow of another shape: {details}. Run the file it was started with, "
+            "give another directory with --dir, or start over with --fresh, which deletes the state."
         )
 
 

@@ -29,7 +29,10 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
         out["state"] = "running"
     newest = max((inbox.available for r in protocol.replicas.values() for inbox in r.inboxes.values()), default=0)
     out["layout_version"] = protocol.layout.version
-    out["lost"] = sorted(str(replica) for replica in protocol.layout.lost)
+    out["joining"] = {
+        str(replica): {"phase": join.phase.value, **_copied(node, replica)}
+        for replica, join in protocol.joining.joins.items()
+    }
     out["links"] = sorted(protocol.links - {node.name})
     out["replicas"] = [
         {
@@ -44,15 +47,16 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
         for replica in protocol.replicas.values()
     ]
     out["sinks"] = {
-        str(stream): {"delivered": delivery.delivered, "written_here": node.sink_writes(stream)}
-        for stream, delivery in protocol.deliveries.items()
+        str(stream): {"delivered": delivery.delivered, "written_here": node.hosting.sink_writes(stream)}
+        for stream, delivery in protocol.sinks.deliveries.items()
     }
     out["outboxes"] = {
         str(stream): {"kept": len(box.headers), "last": box.last, **_readers(node, stream, box)}
-        for stream, box in protocol.outboxes.items()
+        for stream, box in protocol.outboxes.boxes.items()
     }
     out["counters"] = dict(protocol.counters)
-    out["divergences"] = [str(divergence) for divergence in protocol.divergences]
+    out["divergences"] = [str(divergence) for divergence in protocol.comparison.divergences]
+    out["traffic"] = node.traffic()
     if protocol.sources is not None and node.ingress is not None:
         ingress = protocol.sources.log
         out["ingress"] = {
@@ -67,6 +71,12 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
             "bad_rows": node.ingress.feeder.bad_rows,
         }
     return out
+
+
+def _copied(node: Node, replica: ReplicaId) -> dict[str, Any]:
+    """How far the copy of a joining replica's state is."""
+    fetch = node.transfers.under_way.get(replica)
+    return {} if fetch is None else {"fetched": fetch.fetched + fetch.reused, "total": fetch.total}
 
 
 def _readers(node: Node, stream: StreamId, box: Outbox) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def _look(cluster: LocalCluster, told: set[tuple[int, str, str]], out: Console) 
     """Tend the processes, ask the nodes, and tell what has not been told."""
     for sentence in cluster.tend():
         out.print(_line(int(time.time() * 1000), "run", sentence), highlight=False, markup=False)
-    if not any(process.alive() for process in cluster.nodes.values()):
+    if cluster.hopeless():
         raise UnbrokenError(f"no node of {cluster.flow.name} is left; their logs are in {cluster.logs}")
     states = cluster.status()
     for report in sorted(set(_reports(states)) - told):

@@ -70,7 +70,7 @@ def read_pulses(directory: Path, source: str) -> list[PulseSpan]:
     if not directory.is_dir():
         raise UnbrokenError(f"{directory} holds no ingress log; was its node part of the ingress?")
     spans: list[PulseSpan] = []
-    for entry in IngressLogFile(directory).read():
+    for entry in IngressLogFile(directory).read_all():
         if not entry.pulse:
             continue
         record = json.loads(entry.body)

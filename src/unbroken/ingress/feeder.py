@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ import pyarrow as pa
 from unbroken.connectors.base import SourceReader
 from unbroken.connectors.deadletter import DeadLetters
 from unbroken.connectors.push import PushBatch, PushReader
+from unbroken.connectors.push_ledger import PushLedger
 from unbroken.digest import arrow_digest
 from unbroken.flow import Dataflow
+from unbroken.ingress.base import IngressBase
 from unbroken.protocol.ids import ShardId, StreamId
 from unbroken.protocol.ingress import Entry
 from unbroken.protocol.layout import Topology
@@ -25,17 +29,72 @@ from unbroken.transport.store import UnitStore, encode_unit
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class _Mark:
+    """Where a pulse in the log ends."""
+
+    index: int
+    positions: Mapping[str, Any]
+    cut_ms: int
+
+    @classmethod
+    def of(cls, entry: Entry) -> _Mark:
+        record = json.loads(entry.body)
+        return cls(entry.index, {name: span[1] for name, span in record["spans"].items()}, int(record["cut_ms"]))
+
+
+@dataclass(frozen=True)
+class _Produced:
+    """What is true after a pulse whose units are written."""
+
+    pulse: int
+    mark: _Mark
+    rows: int
+    bad_rows: int
+    final: bool
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A pushed batch that counts: its place in the log, and what the ledger is to know of it."""
+
+    index: int
+    source: str
+    producer: str
+    sequence: int
+
+
 class Feeder:
     """The sources of one ingress node.
 
     ``poll`` is called on the node that leads the ingress, ``produce`` on every ingress node for every
     committed pulse in order. Both run on one thread. Given the same log all ingress nodes write the same
     units: a pulse says for each source where it starts and ends, and nothing else decides what is read.
+
+    A feeder that starts from a ``base`` (with the pushes that wait before it) and is given the entries after it does
+    exactly what the one did that was there from the first entry on. Units that are written already stay as they are.
+
+    Invariants
+    ----------
+    - ``_marks`` are the pulses in the log after the last produced one, in order, after a mark for that one.
+    - ``_produced`` are the pulses that a base may still be asked for; the bound on pulses in flight bounds them.
+    - ``_ledgers`` are as of the last base; ``_taken`` are the batches after it, ``_waiting`` those before it that are
+      cut by a later pulse.
     """
 
-    def __init__(self, flow: Dataflow, topology: Topology, store: UnitStore, dead_letters: Path) -> None:
+    def __init__(
+        self,
+        flow: Dataflow,
+        topology: Topology,
+        store: UnitStore,
+        outbox_path: Callable[[StreamId, int], Path],
+        dead_letters: Path,
+        base: IngressBase | None = None,
+        waiting: Iterable[Entry] = (),
+    ) -> None:
         self._flow = flow
         self._store = store
+        self._outbox_path = outbox_path
         self._letters = DeadLetters(dead_letters)
         self._readers: dict[str, SourceReader] = {
             name: source.connector.open() for name, source in flow.sources.items()
@@ -44,25 +103,39 @@ class Feeder:
             name: [consumer for producer, consumer in topology.edges if producer == name] for name in flow.sources
         }
         self._topology = topology
-        self._positions: dict[str, Any] = {}
-        self._last_cut_ms = 0
-        self.rows = 0
-        self.bad_rows = 0
+        base = base or IngressBase()
+        self._marks = [_Mark(base.index, base.positions, base.last_cut_ms)]
+        self._produced: deque[_Produced] = deque()
+        self._ledgers = {name: base.ledger(name) for name in self.push_readers()}
+        self._taken: deque[_Taken] = deque()
+        self._waiting: list[_Taken] = []
+        self.rows = base.rows
+        self.bad_rows = base.bad_rows
+        for name, reader in self.push_readers().items():
+            reader.forget(int(base.positions.get(name) or 0))
+        for entry in waiting:
+            self.take_push(entry)
+        self._waiting, self._taken = list(self._taken), deque()
+
+    def ledgers(self) -> dict[str, PushLedger]:
+        """The push ledgers as of the base this feeder started from: entries after it are to be accepted by them."""
+        return {name: PushLedger.from_json(ledger.to_json()) for name, ledger in self._ledgers.items()}
 
     def persisted(self, entry: Entry) -> None:
-        """An entry is in this node's log: the next pulse, if this node cuts it, starts where it ends."""
+        """An entry is in this node's log and nothing follows it: the next pulse, if cut by this node, starts there."""
+        while self._marks[-1].index >= entry.index and len(self._marks) > 1:
+            self._marks.pop()
         if entry.pulse:
-            record = json.loads(entry.body)
-            self._positions = {name: span[1] for name, span in record["spans"].items()}
-            self._last_cut_ms = int(record["cut_ms"])
+            self._marks.append(_Mark.of(entry))
 
     def poll(self, now_ms: int) -> tuple[bytes, bool]:
         """The record of the next pulse, and whether it is the last."""
-        cut_ms = max(now_ms, self._last_cut_ms + 1)
+        last = self._marks[-1]
+        cut_ms = max(now_ms, last.cut_ms + 1)
         spans: dict[str, Any] = {}
         exhausted = True
         for name, reader in self._readers.items():
-            start = self._positions.get(name)
+            start = last.positions.get(name)
             cut = reader.poll(start, cut_ms)
             spans[name] = [start, cut.position]
             exhausted = exhausted and cut.exhausted
@@ -70,11 +143,12 @@ class Feeder:
         return json.dumps(record, separators=(",", ":")).encode(), exhausted
 
     def take_push(self, entry: Entry) -> PushBatch:
-        """Rows pushed to a source became part of the log."""
+        """Rows pushed to a source became part of the log, and are no duplicate."""
         batch = PushBatch.from_bytes(entry.body)
         reader = self._readers.get(batch.source)
         if isinstance(reader, PushReader):
             reader.take(entry.index, batch)
+            self._taken.append(_Taken(entry.index, batch.source, batch.producer, batch.sequence))
         return batch
 
     def produce(self, entry: Entry) -> tuple[UnitHeader, ...]:
@@ -92,9 +166,40 @@ class Feeder:
         # Only when the pulse is whole: if a source fails, the pulse is read again from the start.
         self.rows += rows_taken
         self.bad_rows += bad_rows
+        mark = _Mark.of(entry)
         for name, reader in self.push_readers().items():
-            reader.forget(record["spans"][name][1])
+            reader.forget(mark.positions[name])
+        self._marks = [mark, *(later for later in self._marks if later.index > entry.index)]
+        self._produced.append(_Produced(entry.pulse, mark, self.rows, self.bad_rows, entry.final))
         return tuple(headers)
+
+    def base_at(self, pulse: int) -> IngressBase | None:
+        """The base if every unit up to ``pulse`` is with its consumers; None if it is the same as before.
+
+        It is that of the last pulse produced here, if this node is behind. Earlier ones cannot be had any more.
+        """
+        done: _Produced | None = None
+        while self._produced and self._produced[0].pulse <= pulse:
+            done = self._produced.popleft()
+        if done is None:
+            return None
+        while self._taken and self._taken[0].index <= done.mark.index:
+            batch = self._taken.popleft()
+            self._ledgers[batch.source].accept(batch.producer, batch.sequence)
+            self._waiting.append(batch)
+        self._waiting = [batch for batch in self._waiting if batch.index > done.mark.positions[batch.source]]
+        waiting = {name: tuple(b.index for b in self._waiting if b.source == name) for name in self._ledgers}
+        return IngressBase(
+            done.mark.index,
+            done.pulse,
+            done.mark.positions,
+            done.mark.cut_ms,
+            waiting,
+            {name: ledger.to_json() for name, ledger in self._ledgers.items()},
+            done.rows,
+            done.bad_rows,
+            done.final,
+        )
 
     def close(self) -> None:
         for reader in self._readers.values():
@@ -112,7 +217,7 @@ class Feeder:
                 stream = StreamId(ShardId(source, 0), ShardId(consumer, index))
                 digest = arrow_digest(piece)
                 header = UnitHeader(stream, entry.pulse, entry.pulse, cut_ms, digest, piece.nbytes, final=entry.final)
-                path = self._store.outbox_path(stream, entry.pulse)
+                path = self._outbox_path(stream, entry.pulse)
                 if not path.exists():
                     self._store.write(path, encode_unit(header, piece))
                 out.append(header)

@@ -1,72 +1,240 @@
-"""The controller's decisions: which layout follows from who is there."""
+"""The controller's decisions: which layout follows from who is there and how they are.
+
+Level-triggered: the decision depends on the present layout and the present situation alone, so a controller that
+takes over goes on where the last one stopped, and deciding twice does no harm.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
-from unbroken.protocol.ids import NodeId, ReplicaId
-from unbroken.protocol.layout import Layout, Topology, chained_placement
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
 
 
-def next_layout(
-    topology: Topology,
-    wanted_nodes: int,
-    present: Collection[NodeId],
-    current: Layout | None,
-    stopped: Collection[ReplicaId] = (),
-) -> tuple[Layout, str] | None:
-    """The layout to publish and the sentence that explains it, or None while nothing has to change.
+@dataclass(frozen=True)
+class Situation:
+    """What the controller knows.
 
-    The first layout waits for all the nodes that were asked for, so that a slow starter is not left out. A
-    node that has gone is not counted any more; it does not come back under the same layout. Nor is a
-    replica that ``stopped`` on a node that is well (diverged, or its query failed): what is kept for it upstream
-    would otherwise grow for ever.
+    ``present`` maps the nodes that count as present to their disks. ``stopped`` replicas do not run on nodes that
+    are well, ``caught_up`` ones have reported that they keep up. ``in_sync`` are the members of the ingress (empty:
+    not known). ``draining`` nodes are to be left, ``renewed`` replicas to be built again from their peers, and a
+    shard is not placed on a node it has just failed on (``avoid``). ``restorable`` says that there are snapshots.
+    """
+
+    now_ms: int
+    present: Mapping[NodeId, str]
+    stopped: Collection[ReplicaId] = ()
+    caught_up: Collection[ReplicaId] = ()
+    in_sync: frozenset[NodeId] = frozenset()
+    draining: frozenset[NodeId] = frozenset()
+    renewed: Collection[ReplicaId] = ()
+    avoid: Collection[tuple[ShardId, NodeId]] = ()
+    restorable: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The layout to publish, and what was found and done, one sentence each."""
+
+    layout: Layout
+    sentences: tuple[str, ...]
+
+
+def first_layout(topology: Topology, wanted_nodes: int, present: Mapping[NodeId, str]) -> Decision | None:
+    """The layout to begin with; it waits for all nodes that were asked for, so that a slow starter is not left out."""
+    if len(present) < wanted_nodes:
+        return None
+    nodes = {node: present[node] for node in sorted(present)[:wanted_nodes]}
+    return Decision(chained_placement(topology, nodes), (f"first layout on {', '.join(nodes)}",))
+
+
+def next_layout(topology: Topology, situation: Situation, current: Layout, transfers: int) -> Decision | None:
+    """What has to change, or None while nothing does.
+
+    Replicas that are gone or have stopped are not counted any more; replacements are placed on other nodes, those
+    nearest to the sources first and at most ``transfers`` at a time, and count as redundancy once they have caught up.
 
     Every shard keeps a counted replica. When all that are left seem to be gone, none of them is dropped: being
     gone may only mean that ZooKeeper lost sight of a node, and what is kept for its replicas is then all that
     the shard can go on with.
     """
-    if current is None:
-        if len(present) < wanted_nodes:
-            return None
-        nodes = tuple(sorted(present)[:wanted_nodes])
-        return chained_placement(topology, nodes), f"first layout on {', '.join(nodes)}"
-    gone, ended = _not_working(current, present, stopped)
-    kept = _last_of_their_shards(current, gone, ended)
-    dropped = sorted((gone | ended) - kept)
-    if not dropped:
+    work = _Deciding(topology, situation, current)
+    work.promote()
+    work.drop_lost()
+    work.note_nodes()
+    work.leave_draining()
+    work.renew()
+    work.place(transfers)
+    work.note_shortage()
+    if work.layout == current:
         return None
-    return current.without(dropped), _explain(current, dropped, ended, kept)
+    return Decision(replace(work.layout, version=current.version + 1), tuple(work.sentences))
 
 
-def _not_working(
-    current: Layout, present: Collection[NodeId], stopped: Collection[ReplicaId]
-) -> tuple[set[ReplicaId], set[ReplicaId]]:
-    """Counted replicas on nodes that are gone, and those that stopped on nodes that are well."""
-    counted = set(current.placement) - current.lost
-    gone = {replica for replica in counted if current.placement[replica] not in present}
-    return gone, counted & set(stopped) - gone
+@dataclass
+class _Deciding:
+    """One decision in the making: each step changes ``layout`` and says so."""
 
+    topology: Topology
+    situation: Situation
+    layout: Layout
+    sentences: list[str] = field(default_factory=list)
 
-def _last_of_their_shards(current: Layout, gone: set[ReplicaId], ended: set[ReplicaId]) -> set[ReplicaId]:
-    """Replicas that stay counted because their shard would have none without them.
+    def promote(self) -> None:
+        ready = sorted((self.layout.joining & set(self.situation.caught_up)) - self._unwell() - self._outside())
+        for replica in ready:
+            self.layout = self.layout.with_full([replica])
+            sentence = f"{replica} on {self.layout.placement[replica]} has caught up"
+            since = self.layout.short_since.get(replica.shard)
+            if since is not None and len(self._healthy(replica.shard)) >= self._wanted(replica.shard):
+                sentence += f"; {replica.shard} is redundant again after {(self.situation.now_ms - since) / 1000:.1f} s"
+            self.sentences.append(sentence)
 
-    One whose node is out of sight may still work, one that has stopped will not, so the first is kept.
-    """
-    kept: set[ReplicaId] = set()
-    for shard in {replica.shard for replica in gone | ended}:
-        counted = current.counted(shard)
-        if counted <= gone | ended:
-            kept |= (counted & gone) or counted
-    return kept
+    def drop_lost(self) -> None:
+        gone, ended = self._gone(), self._ended()
+        kept = self._last_of_their_shards(gone | ended)
+        dropped = sorted((gone | ended | self._wiped()) - kept)
+        if not dropped:
+            return
+        self.sentences.append(self._explain(dropped, gone, kept & (gone | ended)))
+        self.layout = self.layout.without(dropped)
 
+    def leave_draining(self) -> None:
+        draining = self.situation.draining & set(self.layout.nodes)
+        for replica, node in sorted(self.layout.placement.items()):
+            if node not in draining:
+                continue
+            elsewhere = [r for r in self._healthy(replica.shard) if self.layout.placement[r] not in draining]
+            needed = replica in self._last_of_their_shards({replica})
+            if (replica in self.layout.joining and not needed) or len(elsewhere) >= self._wanted(replica.shard):
+                self.layout = self.layout.without([replica])
+                if not self.layout.hosted(node):
+                    self.sentences.append(f"{node} is drained: nothing depends on it any more")
+        if draining != self.layout.draining:
+            for node in sorted(draining - self.layout.draining):
+                self.sentences.append(f"{node} is being drained of {len(self.layout.hosted(node))} replicas")
+            self.layout = replace(self.layout, draining=draining)
 
-def _explain(current: Layout, dropped: list[ReplicaId], ended: set[ReplicaId], kept: set[ReplicaId]) -> str:
-    nodes = sorted({current.placement[replica] for replica in dropped if replica not in ended})
-    causes = [f"{node} lost" for node in nodes]
-    causes += [f"{replica} stopped" for replica in dropped if replica in ended]
-    sentence = f"{', '.join(causes)}; no longer waiting for {', '.join(str(replica) for replica in dropped)}"
-    if kept:
-        last = ", ".join(str(replica) for replica in sorted(kept))
-        sentence += f"; still counting {last}, as nothing else is left of the shard"
-    return sentence
+    def renew(self) -> None:
+        """Build a replica again where it is; only while its shard has another one. A draining node loses it anyway."""
+        fit = set(self.situation.present) - self.situation.draining
+        for replica in sorted(set(self.situation.renewed) & set(self.layout.placement)):
+            node = self.layout.placement[replica]
+            if node in fit and self._healthy(replica.shard) - {replica}:
+                layout, newcomer = self.layout.without([replica]).with_joining(replica.shard, node)
+                self.layout = layout
+                self.sentences.append(f"{replica} on {node} is built again from its peer as {newcomer}")
+
+    def note_nodes(self) -> None:
+        """Nodes that came are known from here on; of those that went only the ones that something is kept for."""
+        hosts = set(self.layout.placement.values())
+        came = {node: disk for node, disk in self.situation.present.items() if self.layout.nodes.get(node) != disk}
+        went = set(self.layout.nodes) - set(self.situation.present) - hosts
+        if not came and not went:
+            return
+        self.sentences += [f"{node} is ready to take replicas" for node in sorted(came)]
+        nodes = {node: disk for node, disk in self.layout.nodes.items() if node not in went}
+        self.layout = replace(self.layout, nodes={**nodes, **came})
+
+    def place(self, transfers: int) -> None:
+        for shard in self.topology.placed_shards:
+            while len(self.layout.joining) < transfers and self._missing(shard) > 0 and self._recoverable(shard):
+                node = self._best_node(shard)
+                if node is None:
+                    break
+                self.layout, replica = self.layout.with_joining(shard, node)
+                self.sentences.append(f"{replica} is placed on {node} to restore the redundancy of {shard}")
+
+    def note_shortage(self) -> None:
+        """Remember since when a shard is short of replicas, for the sentence that says it is not any more."""
+        before = self.layout.short_since
+        since = {
+            shard: before.get(shard, self.situation.now_ms)
+            for shard in self.topology.placed_shards
+            if len(self._healthy(shard)) < self._wanted(shard)
+        }
+        if since != before:
+            self.layout = replace(self.layout, short_since=since)
+
+    # --- how things are -------------------------------------------------------------------------------
+
+    def _gone(self) -> set[ReplicaId]:
+        return {replica for replica, node in self.layout.placement.items() if node not in self.situation.present}
+
+    def _wiped(self) -> set[ReplicaId]:
+        """Replicas on nodes that came back with another disk: they exist nowhere."""
+        nodes, present = self.layout.nodes, self.situation.present
+        return {r for r, node in self.layout.placement.items() if present.get(node, nodes[node]) != nodes[node]}
+
+    def _ended(self) -> set[ReplicaId]:
+        """Replicas that do not work on nodes that are well, or that the other ingress members went on without."""
+        placement = self.layout.placement
+        ended = (set(self.situation.stopped) & set(placement)) | (self._outside() - self.layout.joining)
+        return ended - self._gone()
+
+    def _outside(self) -> set[ReplicaId]:
+        """Replicas of the ingress that are not members of it (any more, or yet)."""
+        if not self.situation.in_sync:
+            return set()
+        hosts = self.layout.nodes_of(INGRESS)
+        return {replica for node, replica in hosts.items() if node not in self.situation.in_sync}
+
+    def _unwell(self) -> set[ReplicaId]:
+        return self._gone() | self._wiped() | self._ended()
+
+    def _healthy(self, shard: ShardId) -> set[ReplicaId]:
+        return set(self.layout.full(shard)) - self._unwell()
+
+    def _last_of_their_shards(self, doomed: set[ReplicaId]) -> set[ReplicaId]:
+        """Replicas that stay counted because their shard might have none without them.
+
+        One whose node is out of sight may still work, and one that has stopped may have been given up for being slow.
+        A member of the ingress has the whole log, even if it does not count as redundancy yet.
+        """
+        kept: set[ReplicaId] = set()
+        for shard in {replica.shard for replica in doomed}:
+            if not self._healthy(shard):
+                kept |= (self.layout.full(shard) - self._wiped()) or (self.layout.counted(shard) - self._wiped())
+                if shard == INGRESS and self.situation.in_sync:
+                    kept |= self.layout.counted(shard) - self._wiped() - self._outside()
+        return kept
+
+    def _wanted(self, shard: ShardId) -> int:
+        return self.topology.replicas[shard.part]
+
+    def _missing(self, shard: ShardId) -> int:
+        staying = {r for r in self._healthy(shard) if self.layout.placement[r] not in self.situation.draining}
+        return self._wanted(shard) - len(staying) - len(self.layout.joining & self.layout.counted(shard))
+
+    def _recoverable(self, shard: ShardId) -> bool:
+        """Whether somebody can give a newcomer the shard's state."""
+        if not self.layout.counted(shard):
+            return self.situation.restorable
+        able = self.layout.full(shard)
+        if shard == INGRESS and self.situation.in_sync:
+            able = self.layout.counted(shard) - self._outside()
+        return any(self.layout.placement[replica] in self.situation.present for replica in able)
+
+    def _best_node(self, shard: ShardId) -> NodeId | None:
+        """The node with least to do among those that have no replica of the shard; idle standbys come first."""
+        hosts = self.layout.nodes_of(shard)
+        fit = [
+            node
+            for node in self.situation.present
+            if node not in hosts and node not in self.situation.draining and (shard, node) not in self.situation.avoid
+        ]
+        return min(fit, key=lambda node: (len(self.layout.hosted(node)), node), default=None)
+
+    def _explain(self, dropped: list[ReplicaId], gone: set[ReplicaId], kept: set[ReplicaId]) -> str:
+        placement = self.layout.placement
+        wiped = self._wiped()
+        causes = [f"{node} lost" for node in sorted({placement[r] for r in dropped if r in gone})]
+        causes += [f"{node} has lost its disk" for node in sorted({placement[r] for r in dropped if r in wiped})]
+        causes += [f"{replica} stopped" for replica in dropped if replica not in gone | wiped]
+        sentence = f"{', '.join(causes)}; no longer waiting for {', '.join(str(replica) for replica in dropped)}"
+        if kept:
+            last = ", ".join(str(replica) for replica in sorted(kept))
+            sentence += f"; still counting {last}, as nothing else is left of the shard"
+        return sentence

@@ -1,4 +1,4 @@
-"""Names of shards, replicas and streams."""
+"""Names of shards, replicas and streams; they are looked up all the time, so text and hash are made once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ class ShardId:
 
     part: str
     index: int
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.part, self.index))
 
     def __str__(self) -> str:
         return self._text
@@ -35,6 +42,13 @@ class ReplicaId:
     shard: ShardId
     index: int
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.shard, self.index))
+
     def __str__(self) -> str:
         return self._text
 
@@ -54,6 +68,13 @@ class StreamId:
 
     producer: ShardId
     consumer: ShardId
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.producer, self.consumer))
 
     def __str__(self) -> str:
         return self._text

@@ -7,88 +7,51 @@ cannot be read again and are kept in the log themselves. Both are entries of one
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from unbroken.errors import require
 from unbroken.protocol.ids import NodeId
+from unbroken.protocol.ingress_learners import Learners
+from unbroken.protocol.ingress_messages import (
+    Admission,
+    Append,
+    AppendAck,
+    Commit,
+    CopyAgain,
+    Entry,
+    IngressInstruction,
+    IngressMessage,
+    InSync,
+    JoinLog,
+    JoinRefused,
+    Persist,
+    ProposeInSync,
+    Tell,
+)
+from unbroken.protocol.ingress_state import IngressState
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One entry of the log: a pulse (``pulse`` is its number) or, with pulse 0, a batch of pushed rows.
-
-    ``body`` is opaque here: where the pulse cuts each source, or the rows. ``final`` marks the last pulse.
-    """
-
-    index: int
-    term: int
-    body: bytes
-    pulse: int = 0
-    final: bool = False
-
-
-@dataclass(frozen=True)
-class InSync:
-    """The members that hold every committed entry, and who leads them. One versioned document in ZooKeeper.
-
-    ``version`` is the store's version of the document: a change names the version it replaces, so of two
-    members that want to go on without each other exactly one succeeds.
-    """
-
-    term: int
-    leader: NodeId
-    members: frozenset[NodeId]
-    version: int
-
-
-@dataclass(frozen=True)
-class Append:
-    """Leader to follower: take this entry; everything up to ``committed`` is agreed."""
-
-    term: int
-    entry: Entry | None
-    committed: int
-
-
-@dataclass(frozen=True)
-class AppendAck:
-    """Follower to leader: entries up to ``index`` are on my disk."""
-
-    term: int
-    index: int
-
-
-@dataclass(frozen=True)
-class Persist:
-    entry: Entry
-
-
-@dataclass(frozen=True)
-class Commit:
-    """The entry is agreed: cut the sources by it, acknowledge the producer of it."""
-
-    entry: Entry
-
-
-@dataclass(frozen=True)
-class Tell:
-    to: NodeId
-    message: Append | AppendAck
-
-
-@dataclass(frozen=True)
-class ProposeInSync:
-    """Ask the store to replace version ``replaces`` by this set; the answer comes back as ``in_sync()``."""
-
-    proposal: InSync
-    replaces: int
-
-
-IngressInstruction = Persist | Commit | Tell | ProposeInSync
+__all__ = [
+    "Admission",
+    "Append",
+    "AppendAck",
+    "Commit",
+    "CopyAgain",
+    "Entry",
+    "InSync",
+    "IngressInstruction",
+    "IngressLog",
+    "IngressMessage",
+    "JoinLog",
+    "JoinRefused",
+    "Persist",
+    "ProposeInSync",
+    "Tell",
+]
 
 
 @dataclass
-class IngressLog:
+class IngressLog(IngressState):
     """One member of the replicated ingress log.
 
     An entry is committed when every member of the in-sync set has it on disk; so any of them alone can go
@@ -96,45 +59,76 @@ class IngressLog:
     store is asked only then: in normal operation an entry costs one message to each follower and back.
 
     News of a term comes from the store or from its leader, whichever is faster: a leader writes only to the
-    members of its own set, so its first message proves both that it leads and that the receiver belongs to it.
+    members of its own set and to its learners, so its first message to a member proves both that it leads and that
+    the receiver belongs to it.
+
+    A newcomer becomes a member as a learner: it copies the leader's log, says from where on it needs the rest
+    (``JoinLog``), and is sent what followed and what comes. When it is near the end, commits wait for it; when it has
+    everything that is committed, the leader proposes a set with it, and goes on waiting for it until the store has
+    decided: whichever set the store then names, each of its members holds every committed entry. Only the leader that
+    gave out a copy knows its learner; with another leader the copy begins again.
+
+    A member that starts from its disk takes all it finds after its base for uncommitted: what was committed before is
+    committed again. One that leads begins a term of its own before it commits anything, because a proposal of its
+    earlier life may still be on its way to the store, with a learner in it that this life would not wait for.
 
     Invariants
     ----------
-    - ``entries`` are the dense run after ``committed``; an entry once committed never changes and is left to
-      the log on disk.
-    - A leader commits only what every in-sync member has acknowledged.
-    - A member outside the in-sync set, or with an older term, commits nothing.
-    - ``confirmed`` is how far this member has acknowledged the log of the present term to its leader.
+    - A leader commits only what every in-sync member has acknowledged, and every learner in a set it has proposed.
+    - It proposes a set with a learner only if that has acknowledged all that any leader may have committed.
+    - A member outside the in-sync set, or with an older term, commits nothing; a learner commits what its leader says.
     """
 
-    me: NodeId
-    sync: InSync
-    committed: int = 0
-    entries: list[Entry] = field(default_factory=list)
-    acked: dict[NodeId, int] = field(default_factory=dict)
-    unreachable: set[NodeId] = field(default_factory=set)
-    proposed: int | None = None
-    confirmed: int = 0
-    pulse: int = 0
-    finished: bool = False
+    @classmethod
+    def recovered(
+        cls, me: NodeId, sync: InSync, committed: int, entries: Iterable[Entry], pulse: int, finished: bool
+    ) -> IngressLog:
+        """A member that starts from its disk: ``committed`` and what follows it come from its base.
 
-    @property
-    def last(self) -> int:
-        return self.committed + len(self.entries)
+        ``sync`` is the store's document, read after the start. ``begin`` is to be called first.
+        """
+        left = [entry for entry in entries if entry.index > committed]
+        log = cls(me, sync, committed, left, pulse=pulse, finished=finished)
+        log.recalled = True
+        log.restarted = sync.leader == me and me in sync.members
+        log.check()
+        return log
 
-    @property
-    def leading(self) -> bool:
-        return self.sync.leader == self.me and self.me in self.sync.members
+    @classmethod
+    def learner(
+        cls,
+        me: NodeId,
+        sync: InSync,
+        admission: Admission,
+        committed: int,
+        entries: Iterable[Entry],
+        pulse: int,
+        finished: bool,
+    ) -> IngressLog:
+        """A newcomer with a copy of the leader's log, which begins after the base ``committed``.
 
-    @property
-    def last_pulse(self) -> int:
-        """The last pulse in the log, committed or not: the next one to cut follows it."""
-        return max([self.pulse, *(entry.pulse for entry in self.entries)])
+        What the copy holds after the admitted index counts for nothing until the leader has sent it. ``begin`` is to
+        be called first.
+        """
+        held = max(admission.index, committed)
+        left = [entry for entry in entries if entry.index > committed]
+        if sync.term < admission.term:
+            # The store's document has yet to come; till then an earlier leader must not pass for the present one.
+            sync = replace(sync, term=admission.term, leader=admission.leader)
+        log = cls(me, sync, committed, left, confirmed=held, pulse=pulse, finished=finished, admission=admission)
+        require(log.last >= held, f"the copy of the ingress log ends with {log.last} instead of {held}")
+        log.check()
+        return log
 
-    @property
-    def ended(self) -> bool:
-        """Whether the last pulse there will be is in the log."""
-        return self.finished or any(entry.final for entry in self.entries)
+    def begin(self) -> list[IngressInstruction]:
+        """The first step of a member that started from a copy or from its disk."""
+        if self.learning:
+            return self._follow_document()
+        if self.restarted:
+            return self._propose_set(self.sync.members)
+        if self.member and self.sync.leader != self.me:
+            return self._ask_again()
+        return []
 
     def append(self, body: bytes, pulse: int = 0, final: bool = False) -> list[IngressInstruction]:
         """The leader adds an entry."""
@@ -143,104 +137,247 @@ class IngressLog:
         self.entries.append(entry)
         out: list[IngressInstruction] = [Persist(entry)]
         out += [Tell(peer, Append(self.sync.term, entry, self.committed)) for peer in self._followers()]
+        for peer in self.learners.joined():
+            out += self._feed(peer)
         return out + self._advance()
 
-    def receive(self, sender: NodeId, message: Append | AppendAck) -> list[IngressInstruction]:
-        if message.term < self.sync.term:
+    def receive(self, sender: NodeId, message: IngressMessage) -> list[IngressInstruction]:
+        match message:
+            case Append():
+                return self._appended(sender, message)
+            case AppendAck():
+                return self._acknowledged(sender, message)
+            case JoinLog():
+                return self._asked_to_join(sender, message)
+            case JoinRefused(session):
+                if self.admission is None or self.admission.session != session:
+                    return []
+                return self._refuse()
+
+    def learn(self, peer: NodeId) -> tuple[Admission | None, list[IngressInstruction]]:
+        """A newcomer on ``peer`` asks for a copy: to be called on the leader when the copy is pinned.
+
+        None if it cannot be had at this moment: another member leads, or the store is deciding about ``peer``. A
+        member that asks has no log any more and is given up first.
+        """
+        if not self.leading or peer == self.me or peer in self._joining():
+            return None, []
+        if peer in self.sync.members:
+            return None, self.lost(peer)
+        self.unreachable.discard(peer)
+        self.asking.pop(peer, None)
+        self.learners.forget(peer)
+        out = self._advance()  # an earlier attempt may have been waited for
+        session = self.learners.admit(peer, self.sync.term, self.committed)
+        return Admission(self.me, self.committed, self.sync.term, self.sync.version, session), out
+
+    def connected(self, peer: NodeId) -> list[IngressInstruction]:
+        """A link to ``peer`` stands (again): send it everything that may have been lost on an earlier one."""
+        self.unreachable.discard(peer)
+        if peer == self.me:
             return []
-        if isinstance(message, AppendAck):
-            if message.term > self.sync.term:
-                return []
-            self.acked[sender] = max(self.acked.get(sender, 0), message.index)
-            return self._advance()
+        if self.admission is not None and peer == self.admission.leader:
+            return self._ask_to_join()
+        if self.leading:
+            if peer in self.sync.members:
+                return self._tell_all(peer)
+            return self._asked_to_join(peer, self.asking[peer]) if peer in self.asking else self._resume(peer)
+        if peer != self.sync.leader or self.expelled:
+            return []
+        # The two directions of a pair of links break and stand apart: entries may have come while acknowledgements
+        # could not go.
+        out: list[IngressInstruction] = []
+        if self.confirmed:
+            out.append(Tell(peer, AppendAck(self.sync.term, self.confirmed)))
+        return out + self._ask_again() if self.recalled else out
+
+    def lost(self, peer: NodeId) -> list[IngressInstruction]:
+        """No sign of ``peer`` any more: go on without it if the store agrees."""
+        self.unreachable.add(peer)
+        if peer in self._joining():
+            return []
+        self._forget(peer)
+        return [*self._advance(), *self._propose()]
+
+    def in_sync(self, sync: InSync) -> list[IngressInstruction]:
+        """The store's current document, after a proposal or because somebody else changed it."""
+        if self.refused or sync.version <= self.sync.version or sync.term < self.sync.term:
+            return []
+        led = self.leading
+        self.admission = self._still_learning(sync)
+        if sync.term > self.sync.term:
+            self.confirmed = self.committed
+        self.sync = sync
+        self.proposed = None
+        self.restarted = False
+        if self.learning:
+            return self._follow_document()
+        if not led or not self.leading:
+            self.learners, self.inherited = Learners(), self.last
+        if not self.member:
+            self.asking = {}
+            return []
+        # A follower may still hold another tail from an older term: only what it acknowledges in this term counts.
+        self.acked = {peer: self.committed for peer in sync.members if peer != self.me}
+        out = self._lead() if self.leading else []
+        # Somebody else may have been lost while the store was deciding.
+        return out + self._propose()
+
+    def check(self) -> None:
+        self.check_entries()
+        if not self.leading:
+            require(not self.learners.known, f"{self.me} keeps learners but does not lead the ingress")
+            return
+        self.learners.check(self.committed)
+        required = {peer: self.acked.get(peer, self.committed) for peer in self._followers()}
+        required |= {peer: acked for peer, acked in self.learners.closing().items() if peer in self._joining()}
+        require(required.keys() >= self._joining(), "a learner in a proposed set is not waited for")
+        for peer, acked in required.items():
+            require(acked >= self.committed, f"ingress entry {self.committed} committed before {peer} had it")
+
+    # --- as a follower or learner -------------------------------------------------------------------------
+
+    def _appended(self, sender: NodeId, message: Append) -> list[IngressInstruction]:
+        if message.term < self.sync.term or self.refused:
+            return []
         if message.term > self.sync.term:
             # The store's document is still under way. Its version stays unknown until then, so a proposal made
             # in the meantime fails and is made again on the real document.
             self.sync = replace(self.sync, term=message.term, leader=sender)
             self.confirmed = self.committed
-        if sender != self.sync.leader or self.me not in self.sync.members:
+        if sender != self.sync.leader or self.expelled:
             return []
         out: list[IngressInstruction] = []
-        if message.entry is not None:
-            out += self._take(message.entry)
-            if message.entry.index <= self.last:
-                self.confirmed = max(self.confirmed, message.entry.index)
-                out.append(Tell(sender, AppendAck(self.sync.term, message.entry.index)))
-        return out + self._commit(min(message.committed, self.last))
+        # An entry counts only if the one before it is certain: confirmed to this leader, or committed. A log that began
+        # in the middle of a conversation may hold another leader's entry in that place.
+        certain = max(self.confirmed, self.committed, min(message.committed, self.last))
+        if message.entry is not None and message.entry.index <= certain + 1:
+            out += self.take(message.entry)
+            self.confirmed = max(self.confirmed, message.entry.index)
+            out.append(Tell(sender, AppendAck(self.sync.term, message.entry.index)))
+        elif message.entry is None and self.learning:
+            # A learner that lacks nothing has no other way to show that messages go both ways.
+            out.append(Tell(sender, AppendAck(self.sync.term, self.confirmed)))
+        return out + self.commit(min(message.committed, self.last))
 
-    def connected(self, peer: NodeId) -> list[IngressInstruction]:
-        """A link to ``peer`` stands (again): send it everything that may have been lost on an earlier one."""
-        self.unreachable.discard(peer)
-        if self.me not in self.sync.members or peer not in self.sync.members or peer == self.me:
-            return []
-        if self.leading:
-            return self._tell_all(peer)
-        # The two directions of a pair of links break and stand apart: entries may have come while acknowledgements
-        # could not go.
-        if peer == self.sync.leader and self.confirmed:
-            return [Tell(peer, AppendAck(self.sync.term, self.confirmed))]
-        return []
+    def _still_learning(self, sync: InSync) -> Admission | None:
+        """What is left of the admission when the store says ``sync``: a document with this learner ends it."""
+        if self.admission is None or (self.me in sync.members and sync.version > self.admission.version):
+            return None
+        return self.admission
 
-    def lost(self, peer: NodeId) -> list[IngressInstruction]:
-        """No sign of ``peer`` any more: go on without it if the store agrees."""
-        self.unreachable.add(peer)
-        return self._propose()
+    def _follow_document(self) -> list[IngressInstruction]:
+        """The store has said who leads, and that this learner is no member."""
+        admission = self.admission
+        if admission is not None and self.sync.version > admission.version and self.sync.leader != admission.leader:
+            # Nobody else knows this learner, and a proposal with it came too late.
+            return self._refuse()
+        return self._ask_to_join()
 
-    def in_sync(self, sync: InSync) -> list[IngressInstruction]:
-        """The store's current document, after a proposal or because somebody else changed it."""
-        if sync.version <= self.sync.version or sync.term < self.sync.term:
+    def _ask_to_join(self) -> list[IngressInstruction]:
+        if self.admission is None or self.refused:
             return []
-        if sync.term > self.sync.term:
-            self.confirmed = self.committed
-        self.sync = sync
-        self.proposed = None
-        if self.me not in sync.members:
+        return [Tell(self.admission.leader, JoinLog(self.admission.session, self.confirmed))]
+
+    def _ask_again(self) -> list[IngressInstruction]:
+        """A member that started from its disk may not have been there when its leader told it all."""
+        return [Tell(self.sync.leader, JoinLog("", self.confirmed))]
+
+    def _refuse(self) -> list[IngressInstruction]:
+        if self.refused:
             return []
-        # A follower may still hold another tail from an older term: only what it acknowledges in this term counts.
-        self.acked = {peer: self.committed for peer in sync.members if peer != self.me}
+        self.refused = True
+        return [CopyAgain()]
+
+    # --- as the leader ------------------------------------------------------------------------------------
+
+    def _lead(self) -> list[IngressInstruction]:
+        """A term begins that this member leads: everybody is told all that may not have reached it."""
+        for peer in self.learners.known.keys() & self.sync.members:
+            self.learners.forget(peer)
+        for peer in self.learners.known.keys() & self.unreachable:
+            self._forget(peer)
         out: list[IngressInstruction] = []
-        if self.leading:
-            for peer in self._followers():
-                out += self._tell_all(peer)
-            out += self._advance()
-        # Somebody else may have been lost while the store was deciding.
-        return out + self._propose()
+        for peer in self._followers():
+            out += self._tell_all(peer)
+        self.learners.begin_term(self.committed)
+        for peer in self.learners.joined():
+            out += self._resume(peer)
+        for peer, message in list(self.asking.items()):
+            out += self._asked_to_join(peer, message)
+        return out + self._advance()
 
-    def check(self) -> None:
-        expected = list(range(self.committed + 1, self.last + 1))
-        require([entry.index for entry in self.entries] == expected, "ingress log has a hole")
-        if self.leading:
-            for peer in self._followers():
-                require(
-                    self.acked.get(peer, self.committed) >= self.committed,
-                    f"ingress entry {self.committed} committed before {peer} had it",
-                )
+    def _acknowledged(self, sender: NodeId, message: AppendAck) -> list[IngressInstruction]:
+        if message.term != self.sync.term or not self.leading:
+            return []
+        if sender in self.sync.members:
+            self.acked[sender] = max(self.acked.get(sender, 0), message.index)
+            return self._advance()
+        if not self.learners.acknowledge(sender, message.index, self.committed):
+            return []
+        return [*self._feed(sender), *self._advance(), *self._propose()]
 
-    def _take(self, entry: Entry) -> list[IngressInstruction]:
-        """A follower takes the leader's entry; an entry of an older term in its place is replaced."""
-        if entry.index <= self.committed or entry.index > self.last + 1:
+    def _asked_to_join(self, sender: NodeId, message: JoinLog) -> list[IngressInstruction]:
+        if self.expelled:
             return []
-        place = entry.index - self.committed - 1
-        if self.entries[place : place + 1] == [entry]:
+        # Whoever asks may know sooner than this member that it leads; and a refusal may be lost with its link.
+        self.asking[sender] = message
+        if not self.leading or sender in self._joining():
             return []
-        self.entries[place:] = [entry]
-        return [Persist(entry)]
+        if sender in self.sync.members:
+            del self.asking[sender]
+            return self._tell_all(sender)
+        if self.learners.join(sender, message.session, message.index, self.last):
+            del self.asking[sender]
+            return self._resume(sender)
+        return [Tell(sender, JoinRefused(message.session))]
+
+    def _forget(self, peer: NodeId) -> None:
+        """Give a learner up. It may live, and hear of it when a link to it stands."""
+        learner = self.learners.forget(peer)
+        if learner is not None:
+            self.asking[peer] = JoinLog(learner.session, learner.acked)
 
     def _tell_all(self, peer: NodeId) -> list[IngressInstruction]:
         """Every entry that is not committed, and how far the log is: the peer may have missed that, too."""
         messages = [Append(self.sync.term, entry, self.committed) for entry in (*self.entries, None)]
         return [Tell(peer, message) for message in messages]
 
+    def _resume(self, peer: NodeId) -> list[IngressInstruction]:
+        """Send a learner again what it has not acknowledged; nothing if it has not asked for it."""
+        if peer not in self.learners.joined():
+            return []
+        self.learners.rewind(peer)
+        return [*self._feed(peer), Tell(peer, Append(self.sync.term, None, self.committed))]
+
+    def _feed(self, peer: NodeId) -> list[IngressInstruction]:
+        entries = self.learners.outgoing(peer, self.committed, self.entries)
+        return [Tell(peer, Append(self.sync.term, entry, self.committed)) for entry in entries]
+
     def _propose(self) -> list[IngressInstruction]:
-        """Ask the store for a set without the lost members, if that is this member's business."""
+        """Ask the store for a set without lost members and with learners that have it all, if that is its business."""
         gone = self.unreachable & self.sync.members - {self.me}
-        if self.me not in self.sync.members or not gone or self.proposed == self.sync.version:
+        if not self.member or self._waiting_for_store():
             return []
-        if not self.leading and self.sync.leader not in gone:
-            return []
-        self.proposed = self.sync.version
-        proposal = InSync(self.sync.term + 1, self.me, self.sync.members - gone, self.sync.version + 1)
-        return [ProposeInSync(proposal, self.sync.version)]
+        if not self.leading:
+            return self._propose_set(self.sync.members - gone) if self.sync.leader in gone else []
+        # Part of what this leader found in its log may have been committed by an earlier one.
+        safe = max(self.committed, self.inherited)
+        ready = {peer for peer, acked in self.learners.closing().items() if acked >= safe}
+        wanted = (self.sync.members - gone) | (ready - self.unreachable)
+        return self._propose_set(wanted) if wanted != self.sync.members else []
+
+    def _propose_set(self, members: frozenset[NodeId]) -> list[IngressInstruction]:
+        proposal = InSync(self.sync.term + 1, self.me, members, self.sync.version + 1)
+        self.proposed = ProposeInSync(proposal, self.sync.version)
+        return [self.proposed]
+
+    def _waiting_for_store(self) -> bool:
+        return self.proposed is not None and self.proposed.replaces == self.sync.version
+
+    def _joining(self) -> frozenset[NodeId]:
+        """The learners in a set that the store has yet to decide on."""
+        return frozenset() if self.proposed is None else self.proposed.proposal.members - self.sync.members
 
     def _followers(self) -> list[NodeId]:
         return sorted(self.sync.members - {self.me})
@@ -248,17 +385,15 @@ class IngressLog:
     def _advance(self) -> list[IngressInstruction]:
         if not self.leading:
             return []
-        safe = min([self.last, *(self.acked.get(peer, 0) for peer in self._followers())])
-        out = self._commit(safe)
-        if out:
-            heads = [Tell(peer, Append(self.sync.term, None, self.committed)) for peer in self._followers()]
-            return [*out, *heads]
-        return []
-
-    def _commit(self, through: int) -> list[IngressInstruction]:
-        count = max(0, through - self.committed)
-        done, self.entries = self.entries[:count], self.entries[count:]
-        self.committed += len(done)
-        self.pulse = max([self.pulse, *(entry.pulse for entry in done)])
-        self.finished = self.finished or any(entry.final for entry in done)
-        return [Commit(entry) for entry in done]
+        acked = [self.acked.get(peer, 0) for peer in self._followers()]
+        done = self.commit(min([self.last, *acked, *self.learners.closing().values()]))
+        if not done:
+            return []
+        out: list[IngressInstruction] = list(done)
+        self.learners.keep([step.entry for step in done])
+        while (peer := self.learners.too_slow()) is not None:
+            self._forget(peer)
+            out.append(Tell(peer, JoinRefused(self.asking[peer].session)))
+        for peer in (*self._followers(), *self.learners.joined()):
+            out.append(Tell(peer, Append(self.sync.term, None, self.committed)))
+        return out + self._advance()  # a learner that was waited for may be forgotten

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -66,22 +66,48 @@ class Topology:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which node hosts which replica, as one versioned document; ``lost`` replicas are no longer counted."""
+    """Which node hosts which replica, as one versioned document.
+
+    ``nodes`` maps each node that takes part to the identity of its disk: a node that comes back under its name with
+    another disk has lost what it hosted. ``joining`` replicas have a place but do not count as redundancy yet; what
+    they will need is kept for them. A replica that is lost is not in the document any more, and ``next_index`` sees
+    to it that its name is never used again. ``short_since`` says since when (ms since the epoch) a shard has fewer full
+    replicas than it should.
+    """
 
     version: int
-    nodes: tuple[NodeId, ...]
+    nodes: Mapping[NodeId, str]
     placement: Mapping[ReplicaId, NodeId]
-    lost: frozenset[ReplicaId] = field(default_factory=frozenset)
+    next_index: Mapping[ShardId, int]
+    joining: frozenset[ReplicaId] = frozenset()
+    draining: frozenset[NodeId] = frozenset()
+    short_since: Mapping[ShardId, int] = field(default_factory=dict)
 
     def counted(self, shard: ShardId) -> frozenset[ReplicaId]:
-        return frozenset(r for r in self.placement if r.shard == shard and r not in self.lost)
+        """Everybody for whom units are kept."""
+        return self._by_shard.get(shard, frozenset())
+
+    def full(self, shard: ShardId) -> frozenset[ReplicaId]:
+        """The replicas that are as good as each other."""
+        return self.counted(shard) - self.joining
+
+    @cached_property
+    def _by_shard(self) -> Mapping[ShardId, frozenset[ReplicaId]]:
+        shards = {replica.shard for replica in self.placement}
+        return {shard: frozenset(r for r in self.placement if r.shard == shard) for shard in shards}
 
     def hosted(self, node: NodeId) -> list[ReplicaId]:
         return sorted(r for r, where in self.placement.items() if where == node)
 
+    def replica_on(self, node: NodeId, shard: ShardId) -> ReplicaId | None:
+        return next((r for r, where in self.placement.items() if r.shard == shard and where == node), None)
+
     def nodes_of(self, shard: ShardId) -> dict[NodeId, ReplicaId]:
-        """The nodes that host a counted replica of ``shard``."""
+        """The nodes that host a replica of ``shard``, oldest replica first."""
         return {self.placement[replica]: replica for replica in sorted(self.counted(shard))}
+
+    def full_nodes_of(self, shard: ShardId) -> dict[NodeId, ReplicaId]:
+        return {self.placement[replica]: replica for replica in sorted(self.full(shard))}
 
     def without_nodes(self, gone: Iterable[NodeId]) -> Layout:
         """The layout after these nodes are lost: their replicas are not waited for any more."""
@@ -90,43 +116,80 @@ class Layout:
 
     def without(self, replicas: Iterable[ReplicaId]) -> Layout:
         """The layout that does not count these replicas any more."""
-        return Layout(self.version + 1, self.nodes, self.placement, self.lost | frozenset(replicas))
+        dropped = frozenset(replicas)
+        return replace(
+            self,
+            version=self.version + 1,
+            placement={replica: node for replica, node in self.placement.items() if replica not in dropped},
+            joining=self.joining - dropped,
+        )
+
+    def with_joining(self, shard: ShardId, node: NodeId) -> tuple[Layout, ReplicaId]:
+        """The layout with one more replica of ``shard``, on ``node``, under a name of its own."""
+        replica = ReplicaId(shard, self.next_index[shard])
+        layout = replace(
+            self,
+            version=self.version + 1,
+            placement={**self.placement, replica: node},
+            joining=self.joining | {replica},
+            next_index={**self.next_index, shard: replica.index + 1},
+        )
+        return layout, replica
+
+    def with_full(self, replicas: Iterable[ReplicaId]) -> Layout:
+        """The layout in which these joining replicas count as redundancy."""
+        return replace(self, version=self.version + 1, joining=self.joining - frozenset(replicas))
 
     def check(self) -> None:
+        require(self._sound, "a layout that was found wrong is in use")
+
+    @cached_property
+    def _sound(self) -> bool:
+        """Looked at once, because a layout never changes and is checked all the time."""
         taken: set[tuple[ShardId, NodeId]] = set()
         for replica, node in self.placement.items():
-            if (replica.shard, node) in taken:
-                require(False, f"two replicas of {replica.shard} share {node}")
+            require((replica.shard, node) not in taken, f"two replicas of {replica.shard} share {node}")
+            require(replica.index < self.next_index[replica.shard], f"{replica} may be used for another replica")
             taken.add((replica.shard, node))
+        require(self.joining <= set(self.placement), "a replica joins that has no place")
+        return True
 
     def to_json(self) -> dict[str, Any]:
         return {
             "version": self.version,
-            "nodes": list(self.nodes),
+            "nodes": dict(self.nodes),
             "placement": {str(replica): node for replica, node in sorted(self.placement.items())},
-            "lost": sorted(str(replica) for replica in self.lost),
+            "joining": sorted(str(replica) for replica in self.joining),
+            "next_index": {str(shard): index for shard, index in self.next_index.items()},
+            "draining": sorted(self.draining),
+            "short_since": {str(shard): since for shard, since in self.short_since.items()},
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Layout:
         return cls(
             version=int(value["version"]),
-            nodes=tuple(value["nodes"]),
+            nodes=dict(value["nodes"]),
             placement={ReplicaId.parse(r): node for r, node in value["placement"].items()},
-            lost=frozenset(ReplicaId.parse(r) for r in value["lost"]),
+            next_index={ShardId.parse(shard): int(index) for shard, index in value["next_index"].items()},
+            joining=frozenset(ReplicaId.parse(r) for r in value["joining"]),
+            draining=frozenset(value["draining"]),
+            short_since={ShardId.parse(shard): int(since) for shard, since in value["short_since"].items()},
         )
 
 
-def chained_placement(topology: Topology, nodes: tuple[NodeId, ...]) -> Layout:
+def chained_placement(topology: Topology, nodes: Mapping[NodeId, str]) -> Layout:
     """Chained declustering: replica r of the i-th shard lives on node i + r.
 
     The load of a lost node spreads over its two neighbours in the chain, and two replicas of a shard never
-    share a node as long as there are at least as many nodes as replicas.
+    share a node as long as there are at least as many nodes as replicas. ``nodes`` maps names to disks.
     """
+    chain = tuple(nodes)
     placement: dict[ReplicaId, NodeId] = {}
     for position, shard in enumerate(topology.placed_shards):
         for replica in topology.replicas_of(shard):
-            placement[replica] = nodes[(position + replica.index) % len(nodes)]
-    layout = Layout(version=1, nodes=nodes, placement=placement)
+            placement[replica] = chain[(position + replica.index) % len(chain)]
+    next_index = {shard: topology.replicas[shard.part] for shard in topology.placed_shards}
+    layout = Layout(version=1, nodes=dict(nodes), placement=placement, next_index=next_index)
     layout.check()
     return layout

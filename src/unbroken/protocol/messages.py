@@ -1,18 +1,12 @@
-"""What nodes tell each other, what happens to a node, and what it is to do.
-
-Messages travel between nodes; events enter ``NodeProtocol.handle`` and instructions come out of it.
-"""
+"""What nodes tell each other."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, Entry, InSync, ProposeInSync
-from unbroken.protocol.layout import Layout
-from unbroken.protocol.units import Digest, UnitHeader
-
-# --- messages between nodes -------------------------------------------------------------------------------
+from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.ingress import Append, AppendAck, JoinLog, JoinRefused
+from unbroken.protocol.units import Digest
 
 
 @dataclass(frozen=True)
@@ -59,219 +53,62 @@ class Progress:
     pulse: int
 
 
-Message = Subscribe | Ack | DigestNote | Delivered | Progress | Append | AppendAck
-
-# --- events -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class Received:
-    sender: NodeId
-    message: Message
+class Unsubscribe:
+    """Send me this stream no longer; I get it from another replica. What I have not acknowledged is still mine."""
 
-
-@dataclass(frozen=True)
-class LinkUp:
-    """Messages can be sent to ``node``; what was sent over an earlier link to it may be lost."""
-
-    node: NodeId
-
-
-@dataclass(frozen=True)
-class LinkLost:
-    """Nothing is heard from ``node`` any more."""
-
-    node: NodeId
-
-
-@dataclass(frozen=True)
-class SubscriberGone:
-    """The link by which ``node`` was sent units has ended."""
-
-    node: NodeId
-
-
-@dataclass(frozen=True)
-class UnitArrived:
-    header: UnitHeader
-    sender: NodeId
-
-
-@dataclass(frozen=True)
-class GateAsked:
-    """Spark asks for the next offset after ``start``; the answer goes to ``ticket``."""
-
-    replica: ReplicaId
-    instance: str
-    start: int
-    ticket: int
-    deadline_ms: float
-
-
-@dataclass(frozen=True)
-class Produced:
-    """A replica has written the units of micro-batch (or pulse) ``number``, one per output stream."""
-
-    replica: ReplicaId
-    number: int
-    headers: tuple[UnitHeader, ...]
-
-
-@dataclass(frozen=True)
-class SinkDelivered:
     stream: StreamId
-    number: int
+    subscriber: str
 
 
 @dataclass(frozen=True)
-class SourcesPolled:
-    """The sources said how far pulse ``pulse`` reaches; ``body`` is the entry for the ingress log."""
+class Missing:
+    """You asked for units that I have dropped: the first that I can send is ``base + 1``."""
 
-    pulse: int
-    body: bytes
-    final: bool
-
-
-@dataclass(frozen=True)
-class PushArrived:
-    """A producer pushed rows; they are acknowledged to ``ticket`` when the entry is committed."""
-
-    body: bytes
+    stream: StreamId
+    subscriber: str
+    base: int
 
 
 @dataclass(frozen=True)
-class InSyncChanged:
-    sync: InSync
+class Claim:
+    """Keep for ``replica``, which layout ``version`` counts, whatever you have of this stream and still produce."""
+
+    stream: StreamId
+    replica: ReplicaId
+    version: int
 
 
 @dataclass(frozen=True)
-class LayoutChanged:
-    layout: Layout
+class Claimed:
+    """Everything after unit ``base`` is kept for ``replica``; unit ``last`` is the newest here."""
+
+    stream: StreamId
+    replica: ReplicaId
+    base: int
+    last: int
 
 
 @dataclass(frozen=True)
-class ReplicaStopped:
-    """A replica hosted here does not run any more."""
+class Serving:
+    """This replica is at work here: whoever reads its streams or shares its shard may turn to it."""
 
     replica: ReplicaId
-    reason: str
 
 
-@dataclass(frozen=True)
-class Tick:
-    """Time has passed."""
-
-
-Event = (
-    Received
-    | LinkUp
-    | LinkLost
-    | SubscriberGone
-    | UnitArrived
-    | GateAsked
-    | Produced
-    | SinkDelivered
-    | SourcesPolled
-    | PushArrived
-    | InSyncChanged
-    | LayoutChanged
-    | ReplicaStopped
-    | Tick
-)
-
-# --- instructions -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Send:
-    to: NodeId
-    message: Message
-
-
-@dataclass(frozen=True)
-class SendUnit:
-    """Send a unit of an outbox here to a subscriber on ``to``."""
-
-    to: NodeId
-    header: UnitHeader
-
-
-@dataclass(frozen=True)
-class StoreUnit:
-    """Keep the rows of the unit that has just arrived; later instructions rely on them being on disk."""
-
-    header: UnitHeader
-
-
-@dataclass(frozen=True)
-class DropInbox:
-    stream: StreamId
-    numbers: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class DropOutbox:
-    stream: StreamId
-    numbers: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class AnswerGate:
-    ticket: int
-    offset: int
-
-
-@dataclass(frozen=True)
-class Deliver:
-    """Hand this unit to its sink and report back by ``SinkDelivered``."""
-
-    header: UnitHeader
-
-
-@dataclass(frozen=True)
-class PollSources:
-    """Ask every source how far it can be read; report back by ``SourcesPolled``."""
-
-    pulse: int
-
-
-@dataclass(frozen=True)
-class PersistEntry:
-    entry: Entry
-
-
-@dataclass(frozen=True)
-class CommitEntry:
-    """Agreed: produce the units of this pulse, or acknowledge these pushed rows."""
-
-    entry: Entry
-
-
-@dataclass(frozen=True)
-class StopReplica:
-    replica: ReplicaId
-    reason: str
-
-
-@dataclass(frozen=True)
-class Report:
-    """One sentence for the log and the history."""
-
-    sentence: str
-
-
-Instruction = (
-    Send
-    | SendUnit
-    | StoreUnit
-    | DropInbox
-    | DropOutbox
-    | AnswerGate
-    | Deliver
-    | PollSources
-    | PersistEntry
-    | CommitEntry
-    | ProposeInSync
-    | StopReplica
-    | Report
+Message = (
+    Subscribe
+    | Unsubscribe
+    | Missing
+    | Ack
+    | Claim
+    | Claimed
+    | Serving
+    | DigestNote
+    | Delivered
+    | Progress
+    | Append
+    | AppendAck
+    | JoinLog
+    | JoinRefused
 )

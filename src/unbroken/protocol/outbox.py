@@ -13,6 +13,10 @@ SEND_WINDOW = 64
 far above the two or three units that are in flight when all is well."""
 
 
+SNAPSHOT = -1
+"""Index of the consumer that stands for a shard's snapshot: it holds units, and is never given up for being behind."""
+
+
 @dataclass
 class Subscriber:
     """Where one consumer replica (or client) started, and how far it has been sent and has acknowledged."""
@@ -47,8 +51,12 @@ class Outbox:
     base: int = 0
     headers: dict[int, UnitHeader] = field(default_factory=dict)
     acked: dict[ReplicaId, int] = field(default_factory=dict)
+    found: dict[ReplicaId, int] = field(default_factory=dict)
     subscribers: dict[str, Subscriber] = field(default_factory=dict)
     muted: bool = False
+
+    def __post_init__(self) -> None:
+        self.count(self.counted)
 
     @property
     def last(self) -> int:
@@ -71,7 +79,7 @@ class Outbox:
         """
         counted = self._counts(subscriber)
         start = max(after, self.base)
-        acked = self.acked.get(ReplicaId.parse(subscriber), 0) if counted else start
+        acked = self.acked[ReplicaId.parse(subscriber)] if counted else start
         self.subscribers[subscriber] = Subscriber(start, start, acked, counted)
         return after >= self.base
 
@@ -87,12 +95,31 @@ class Outbox:
             entry.sent = max(entry.sent, entry.acked)
         if self._counts(subscriber):
             replica = ReplicaId.parse(subscriber)
-            self.acked[replica] = max(self.acked.get(replica, 0), through)
+            self.acked[replica] = max(self.acked[replica], through)
 
     def count(self, replicas: frozenset[ReplicaId]) -> None:
-        """The layout counts these consumer replicas from here on; claims of the others are dropped."""
+        """The layout counts these consumer replicas from here on; claims of the others are dropped.
+
+        The claim of one that was not counted before reaches as far back as units are kept; what it ``found`` there is
+        not held against it, because a newcomer takes most of it over with its state.
+        """
         self.counted = replicas
-        self.acked = {replica: n for replica, n in self.acked.items() if replica in replicas}
+        self.found = {replica: self.found.get(replica, self.last) for replica in replicas}
+        self.acked = {replica: self.acked.get(replica, self.base) for replica in replicas}
+
+    def overdue(self, units: int, size: int) -> list[ReplicaId]:
+        """Consumers for whom more is kept than they are worth, although a sibling has long taken it.
+
+        When all of them are slow nobody is overdue: then the sources have to wait.
+        """
+        acks = {replica: acked for replica, acked in self.acked.items() if replica.index != SNAPSHOT}
+        front = max(acks.values(), default=0)
+        out: list[ReplicaId] = []
+        for replica, acked in acks.items():
+            since = max(acked, self.found[replica])
+            if front - since > units or self._kept_between(since, front) > size:
+                out.append(replica)
+        return sorted(out)
 
     def sends(self) -> list[tuple[str, int]]:
         """What to send next, marked as sent: (subscriber, unit number) in order."""
@@ -112,7 +139,7 @@ class Outbox:
 
     def trim(self) -> list[int]:
         """Drop what nobody is owed any more; the numbers dropped."""
-        owed_from = min((self.acked.get(replica, 0) for replica in self.counted), default=self.last)
+        owed_from = min(self.acked.values(), default=self.last)
         limit = min(owed_from, self.last - self.retain)
         dropped = list(range(self.base + 1, limit + 1))
         for number in dropped:
@@ -124,10 +151,14 @@ class Outbox:
         numbers = list(self.headers)
         dense = numbers == list(range(self.base + 1, self.last + 1))
         require(dense, f"{self.stream}: outbox has a hole")
-        robbed = [str(replica) for replica in self.counted if self.acked.get(replica, 0) < self.base]
+        require(set(self.acked) == self.counted, f"{self.stream}: claims are not those of the layout")
+        robbed = [str(replica) for replica, acked in self.acked.items() if acked < self.base]
         require(not robbed, f"{self.stream}: unit {self.base} dropped before {robbed} acknowledged it")
         ahead = [n for n, e in self.subscribers.items() if e.sent > max(self.last, e.acked, e.start)]
         require(not ahead, f"{self.stream}: {ahead} sent more than there is")
 
     def _counts(self, subscriber: str) -> bool:
         return any(str(replica) == subscriber for replica in self.counted)
+
+    def _kept_between(self, after: int, through: int) -> int:
+        return sum(self.headers[n].size for n in range(max(after, self.base) + 1, min(through, self.last) + 1))

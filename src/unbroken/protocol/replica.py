@@ -1,15 +1,26 @@
-"""One replica of a segment's shard: inboxes in front, the gate, outboxes behind."""
+"""One replica of a segment's shard: inboxes in front, the gate, and the query that asks it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from unbroken.errors import require
 from unbroken.protocol.cuts import Gate, PulseCuts
-from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.events import GateAsked
+from unbroken.protocol.feeds import Feed
+from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
 from unbroken.protocol.inbox import Arrival, Inbox
-from unbroken.protocol.messages import AnswerGate, DropInbox, GateAsked
+from unbroken.protocol.instructions import AnswerGate, DropInbox
+from unbroken.protocol.recovery import ReplicaState
 from unbroken.protocol.units import UnitHeader
+
+RESTARTS = 3
+"""Times in a row a query is started again from its checkpoint before its replica counts as stopped. A micro-batch that
+runs again finds its units written, so a restart is as safe as a pause."""
+
+RESTART_PAUSE_MS = 200.0
+"""Pause before the first restart; doubled for each further one."""
 
 
 @dataclass
@@ -27,23 +38,45 @@ class SegmentReplica:
     """
 
     replica: ReplicaId
-    inputs: tuple[StreamId, ...]
+    feeds: Mapping[StreamId, Feed]
     committed: int = 0
     produced: int = 0
     stopped: str | None = None
+    asked: bool = False
+    failures: int = 0
+    failed_at: int = 0
+    restart_ms: float | None = None
     inboxes: dict[StreamId, Inbox] = field(default_factory=dict)
+    holes: dict[tuple[StreamId, NodeId], int] = field(default_factory=dict)
     waiting: list[GateAsked] = field(default_factory=list)
     gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
-        for stream in self.inputs:
+        for stream in self.feeds:
             self.inboxes.setdefault(stream, Inbox(stream, consumed=self.committed, available=self.committed))
         self.gate = Gate(PulseCuts(self.inboxes))
 
+    @classmethod
+    def recovered(cls, replica: ReplicaId, feeds: Mapping[StreamId, Feed], state: ReplicaState) -> SegmentReplica:
+        """A replica that goes on from what its directory holds."""
+        out = cls(replica, feeds, committed=state.committed, produced=state.committed)
+        for headers in state.inboxes.values():
+            for header in headers:
+                out.arrive(header)
+        return out
+
+    @property
+    def inputs(self) -> tuple[StreamId, ...]:
+        return tuple(self.feeds)
+
     def arrive(self, header: UnitHeader) -> Arrival:
-        return self.inboxes[header.stream].arrive(header)
+        arrival = self.inboxes[header.stream].arrive(header)
+        if arrival is Arrival.ACCEPTED:
+            self.feeds[header.stream].fed()
+        return arrival
 
     def ask(self, question: GateAsked) -> None:
+        self.asked = True
         self.waiting.append(question)
 
     def answers(self, now_ms: float) -> list[AnswerGate]:
@@ -66,10 +99,40 @@ class SegmentReplica:
             return []
         self.committed = through
         dropped = [(stream, inbox.consume(through)) for stream, inbox in self.inboxes.items()]
-        return [DropInbox(stream, tuple(numbers)) for stream, numbers in dropped if numbers]
+        return [DropInbox(self.replica, stream, tuple(numbers)) for stream, numbers in dropped if numbers]
 
-    def next_deadline_ms(self) -> float | None:
-        return min((question.deadline_ms for question in self.waiting), default=None)
+    def starving(self) -> list[StreamId]:
+        """Streams that the next micro-batch lacks a unit of."""
+        return [stream for stream, inbox in self.inboxes.items() if inbox.available <= self.committed]
+
+    def query_failed(self, now_ms: float) -> bool:
+        """The query ended by itself: True if it is to be started again, at ``restart_ms``."""
+        if self.committed > self.failed_at:
+            self.failures = 0
+        self.failed_at = self.committed
+        self.failures += 1
+        if self.failures > RESTARTS:
+            return False
+        self.restart_ms = now_ms + RESTART_PAUSE_MS * 2 ** (self.failures - 1)
+        return True
+
+    def forget_questions(self) -> list[AnswerGate]:
+        """The query that asked has ended: its questions must not be taken for part of its successor's rounds."""
+        out = [AnswerGate(question.ticket, question.start) for question in self.waiting]
+        self.waiting = []
+        self.gate = Gate(PulseCuts(self.inboxes))
+        return out
+
+    def restart_due(self, now_ms: float) -> bool:
+        if self.restart_ms is None or now_ms < self.restart_ms:
+            return False
+        self.restart_ms = None
+        return True
+
+    def wake_times_ms(self) -> list[float]:
+        times = [question.deadline_ms for question in self.waiting]
+        times += [turn for feed in self.feeds.values() if (turn := feed.next_turn_ms()) is not None]
+        return [*times, *([] if self.restart_ms is None else [self.restart_ms])]
 
     def cut_header(self, number: int) -> UnitHeader | None:
         """A header of the cut's input units: the pulse and cut time that its output carries on."""
@@ -81,4 +144,6 @@ class SegmentReplica:
         for inbox in self.inboxes.values():
             inbox.check()
             require(inbox.consumed == self.committed, f"{self.replica}: inbox and checkpoint disagree")
+        for feed in self.feeds.values():
+            feed.check()
         require(self.committed <= self.produced + 1, f"{self.replica}: committed what it never produced")

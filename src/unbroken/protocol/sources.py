@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from unbroken.protocol.events import PushArrived, SourcesPolled
 from unbroken.protocol.ids import NodeId
 from unbroken.protocol.ingress import (
-    Append,
-    AppendAck,
+    Admission,
     Commit,
+    CopyAgain,
     IngressInstruction,
     IngressLog,
+    IngressMessage,
     InSync,
     Persist,
     ProposeInSync,
     Tell,
 )
-from unbroken.protocol.messages import (
-    CommitEntry,
-    Instruction,
-    PersistEntry,
-    PollSources,
-    PushArrived,
-    Report,
-    Send,
-    SourcesPolled,
-)
+from unbroken.protocol.instructions import CommitEntry, Instruction, PersistEntry, PollSources, Report, Send
 from unbroken.protocol.pulse import AdaptivePulse
 
 
@@ -36,6 +30,8 @@ class SourceSide:
     A link that breaks is usually up again after a moment, and a member once out of the in-sync set does not come
     back by itself; so a lost peer is given ``grace_ms`` to return before the store is asked to go on without it.
 
+    ``copy_again`` says that this newcomer's copy of the log is of no use any more.
+
     Invariant: at most one pulse is being cut at a time, and only by the leader.
     """
 
@@ -45,6 +41,8 @@ class SourceSide:
     grace_ms: float
     polling: bool = False
     suspects: dict[NodeId, float] = field(default_factory=dict)
+    displaced: set[NodeId] = field(default_factory=set)
+    copy_again: bool = False
 
     @property
     def may_cut(self) -> bool:
@@ -79,7 +77,16 @@ class SourceSide:
             return [Report(f"rows pushed to {self.me}, which does not lead the ingress; the producer will resend")]
         return self._carried(self.log.append(event.body))
 
-    def received(self, sender: NodeId, message: Append | AppendAck) -> list[Instruction]:
+    def begin(self) -> list[Instruction]:
+        """The first step, for which everything has to be ready."""
+        return self._carried(self.log.begin())
+
+    def learn(self, peer: NodeId) -> tuple[Admission | None, list[Instruction]]:
+        """A newcomer on ``peer`` is given a copy of the log as it is at this moment."""
+        admission, steps = self.log.learn(peer)
+        return admission, self._carried(steps)
+
+    def received(self, sender: NodeId, message: IngressMessage) -> list[Instruction]:
         return self._carried(self.log.receive(sender, message))
 
     def connected(self, peer: NodeId) -> list[Instruction]:
@@ -90,9 +97,24 @@ class SourceSide:
         self.suspects.setdefault(peer, now_ms + self.grace_ms)
 
     def given_up(self, peer: NodeId) -> list[Instruction]:
-        """The layout has given ``peer`` up: nothing is left to wait for."""
+        """``peer`` has no log any more, or the layout has given it up: nothing is left to wait for."""
         self.suspects.pop(peer, None)
         return self._carried(self.log.lost(peer))
+
+    def placed(self, nodes: Collection[NodeId], links: Collection[NodeId]) -> list[Instruction]:
+        """These nodes have a replica of the ingress. A member or learner without one is not waited for.
+
+        It may have died before any link to it stood, or live on without a log, or without knowing that it was replaced.
+        """
+        out: list[Instruction] = []
+        for peer in sorted(self.displaced & set(nodes)):
+            self.displaced.discard(peer)
+            out += self._carried(self.log.connected(peer)) if peer in links else []
+        awaited = (self.log.sync.members - self.log.unreachable) | self.log.learners.known.keys()
+        for peer in sorted(awaited - set(nodes) - {self.me}):
+            self.displaced.add(peer)
+            out += self.given_up(peer)
+        return out
 
     def in_sync(self, sync: InSync) -> list[Instruction]:
         was_leading = self.log.leading
@@ -105,8 +127,7 @@ class SourceSide:
         self.log.check()
         self.pulse.check()
 
-    @staticmethod
-    def _carried(instructions: list[IngressInstruction]) -> list[Instruction]:
+    def _carried(self, instructions: list[IngressInstruction]) -> list[Instruction]:
         """What the log wants, in the words of a node."""
         out: list[Instruction] = []
         for step in instructions:
@@ -119,4 +140,6 @@ class SourceSide:
                     out.append(Send(to, message))
                 case ProposeInSync():
                     out.append(step)
+                case CopyAgain():
+                    self.copy_again = True
         return out

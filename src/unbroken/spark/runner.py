@@ -45,7 +45,7 @@ class Surroundings:
     store: UnitStore
     gate: str
     token: str
-    checkpoints: Path
+    checkpoint: Callable[[ReplicaId], Path]
     cut_info: Callable[[ReplicaId, int], CutInfo]
     produced: Callable[[ReplicaId, int, tuple[UnitHeader, ...]], None]
 
@@ -68,7 +68,7 @@ class QueryRunner:
     ) -> None:
         self.replica = replica
         self.segment: Segment = flow.segments[replica.shard.part]
-        self.checkpoint = around.checkpoints / f"{replica.shard}-r{replica.index}"
+        self.checkpoint = around.checkpoint(replica)
         self._around = around
         self._schemas = schemas
         self._topology = topology
@@ -143,7 +143,7 @@ class QueryRunner:
         digest = digest_of(piece, self._floats)
         rows = piece.drop_columns([HASH_COLUMN])
         header = UnitHeader(stream, number, info.pulse, info.cut_ms, digest, rows.nbytes, True, info.final)
-        path = self._around.store.outbox_path(stream, number)
+        path = self._around.store.outbox_path(self.replica, stream, number)
         if not os.path.exists(path):
             self._around.store.write(path, encode_unit(header, rows))
         return header

@@ -31,6 +31,12 @@ def spark_settings(settings: Settings, host: str = "127.0.0.1") -> dict[str, str
         # Counting all rows makes every write of a key read it first; resetting statistics reads them all.
         "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
         "spark.sql.streaming.stateStore.rocksdb.resetStatsOnLoad": "false",
+        # What has to be replayed when a replica starts on a copy is bounded by how often snapshots are made and
+        # uploaded: with 100 MB of state it takes about 2 s instead of 6 s. A snapshot flushes RocksDB, so not oftener.
+        "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "20",
+        # Nothing goes back by more versions than that; each costs disk.
+        "spark.sql.streaming.minBatchesToRetain": "20",
         # Without Hadoop's native library every call through FileContext forks `readlink` and `chmod`.
         "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
         "spark.sql.shuffle.partitions": str(settings.partitions),
@@ -95,3 +101,10 @@ def _load_everything(session: SparkSession) -> None:
 
     pa.table({"loaded": [1]}).to_pandas()
     session.range(1).toArrow()
+
+
+def jvm_exit_code(session: SparkSession) -> int | None:
+    """How the session's JVM ended; None while it runs."""
+    gateway = session.sparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    return None if process is None else process.poll()

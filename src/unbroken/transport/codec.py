@@ -8,8 +8,20 @@ from typing import Any
 
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import ReplicaId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, Entry
-from unbroken.protocol.messages import Ack, Delivered, DigestNote, Message, Progress, Subscribe
+from unbroken.protocol.ingress import Append, AppendAck, Entry, JoinLog, JoinRefused
+from unbroken.protocol.messages import (
+    Ack,
+    Claim,
+    Claimed,
+    Delivered,
+    DigestNote,
+    Message,
+    Missing,
+    Progress,
+    Serving,
+    Subscribe,
+    Unsubscribe,
+)
 from unbroken.protocol.units import Digest
 
 
@@ -19,6 +31,16 @@ def encode(message: Message) -> bytes:
     match message:
         case Subscribe(stream, subscriber, after):
             fields: list[Any] = ["subscribe", str(stream), subscriber, after]
+        case Unsubscribe(stream, subscriber):
+            fields = ["unsubscribe", str(stream), subscriber]
+        case Missing(stream, subscriber, base):
+            fields = ["missing", str(stream), subscriber, base]
+        case Claim(stream, replica, version):
+            fields = ["claim", str(stream), str(replica), version]
+        case Claimed(stream, replica, base, last):
+            fields = ["claimed", str(stream), str(replica), base, last]
+        case Serving(replica):
+            fields = ["serving", str(replica)]
         case Ack(stream, subscriber, through):
             fields = ["ack", str(stream), subscriber, through]
         case DigestNote(replica, stream, number, digest):
@@ -27,6 +49,10 @@ def encode(message: Message) -> bytes:
             fields = ["delivered", str(stream), through]
         case Progress(replica, pulse):
             fields = ["progress", str(replica), pulse]
+        case JoinLog(session, index):
+            fields = ["join-log", session, index]
+        case JoinRefused(session):
+            fields = ["join-refused", session]
         case AppendAck(term, index):
             fields = ["append-ack", term, index]
         case Append(term, None, committed):
@@ -35,6 +61,17 @@ def encode(message: Message) -> bytes:
             fields = ["append", term, committed, entry.index, entry.term, entry.pulse, entry.final]
             body = entry.body
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n" + body
+
+
+def purpose(message: Message) -> str:
+    """What the bytes of a message are spent on: acknowledgements, copies of the ingress log, or keeping in touch."""
+    match message:
+        case Ack() | AppendAck() | Delivered() | Claimed():
+            return "acknowledgements"
+        case Append():
+            return "redundancy"
+        case _:
+            return "coordination"
 
 
 def decode(data: bytes) -> Message:
@@ -52,6 +89,13 @@ def _append(f: list[Any], body: bytes) -> Append:
 
 _DECODERS: dict[str, Callable[[list[Any], bytes], Message]] = {
     "subscribe": lambda f, _: Subscribe(StreamId.parse(f[0]), str(f[1]), int(f[2])),
+    "unsubscribe": lambda f, _: Unsubscribe(StreamId.parse(f[0]), str(f[1])),
+    "missing": lambda f, _: Missing(StreamId.parse(f[0]), str(f[1]), int(f[2])),
+    "claim": lambda f, _: Claim(StreamId.parse(f[0]), ReplicaId.parse(f[1]), int(f[2])),
+    "claimed": lambda f, _: Claimed(StreamId.parse(f[0]), ReplicaId.parse(f[1]), int(f[2]), int(f[3])),
+    "serving": lambda f, _: Serving(ReplicaId.parse(f[0])),
+    "join-log": lambda f, _: JoinLog(str(f[0]), int(f[1])),
+    "join-refused": lambda f, _: JoinRefused(str(f[0])),
     "ack": lambda f, _: Ack(StreamId.parse(f[0]), str(f[1]), int(f[2])),
     "digest": lambda f, _: DigestNote(ReplicaId.parse(f[0]), StreamId.parse(f[1]), int(f[2]), Digest.from_json(f[3])),
     "delivered": lambda f, _: Delivered(StreamId.parse(f[0]), int(f[1])),

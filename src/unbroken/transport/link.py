@@ -19,7 +19,7 @@ import pyarrow.flight as flight
 from unbroken.protocol.messages import Message
 from unbroken.protocol.units import UnitHeader
 from unbroken.transport.auth import call_options
-from unbroken.transport.codec import encode
+from unbroken.transport.codec import encode, purpose
 from unbroken.transport.server import GOODBYE
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,9 @@ class Link:
     def send(self, message: Message) -> None:
         """Queue a message; lost if the link is down (what matters is sent again when it comes up)."""
         try:
-            self._outgoing.put_nowait(encode(message))
+            data = encode(message)
+            self._outgoing.put_nowait(data)
+            self.bytes_sent[purpose(message)] += len(data)
         except queue.Full:
             self.drop()
 
@@ -171,7 +173,6 @@ class Link:
                 if data is None:
                     return
                 writer.write_metadata(data)
-                self.bytes_sent["messages"] += len(data)
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             log.debug("cannot send to %s: %s", self.peer, error)
             self.drop()

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from unbroken.protocol.ids import ReplicaId
 from unbroken.protocol.messages import Message
 from unbroken.protocol.units import UnitHeader
 from unbroken.transport.auth import TokenCheck
@@ -31,6 +32,10 @@ OUTGOING_LIMIT = 4096
 is not reading and its link is given up (it will subscribe again from where it is)."""
 
 
+Outgoing = queue.Queue[tuple[ReplicaId, UnitHeader] | None]
+"""What is to be sent over a link: units by the replica whose outbox holds them; None ends the link."""
+
+
 class NodeService(Protocol):
     """What the server needs from the node behind it."""
 
@@ -38,7 +43,13 @@ class NodeService(Protocol):
 
     def subscriber_gone(self, sender: str) -> None: ...
 
-    def read_outbox(self, header: UnitHeader) -> pa.Buffer: ...
+    def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer: ...
+
+    def pin(self, shard: str, newcomer: str) -> dict[str, Any]: ...
+
+    def read_pin(self, question: dict[str, Any]) -> Any: ...
+
+    def release_pin(self, pin: str) -> bool: ...
 
     def ask_gate(self, replica: str, instance: str, start: int) -> int: ...
 
@@ -58,11 +69,13 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         self.bytes_sent: Counter[str] = Counter()
         self._service = service
         self._heartbeat_s = heartbeat_s
-        self._outgoing: dict[str, queue.Queue[UnitHeader | None]] = {}
+        self._outgoing: dict[str, Outgoing] = {}
         self._lock = threading.Lock()
         self._actions: dict[str, Callable[[dict[str, Any]], Any]] = {
             "gate": lambda q: service.ask_gate(q["replica"], q["instance"], int(q["start"])),
             "status": lambda q: service.status(),
+            "pin": lambda q: service.pin(q["shard"], q["node"]),
+            "release": lambda q: service.release_pin(q["pin"]),
             "stop": lambda q: service.request_stop(),
         }
 
@@ -70,21 +83,21 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 
-    def send_unit(self, peer: str, header: UnitHeader) -> None:
+    def send_unit(self, peer: str, replica: ReplicaId, header: UnitHeader) -> None:
         """Queue a unit for a peer; dropped if its link is gone (the peer subscribes again)."""
         with self._lock:
             outgoing = self._outgoing.get(peer)
         if outgoing is None:
             return
         try:
-            outgoing.put_nowait(header)
+            outgoing.put_nowait((replica, header))
         except queue.Full:
             log.warning("%s does not read; its link is given up", peer)
             self._close(peer, outgoing)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         peer = str(json.loads(descriptor.command)["peer"])
-        outgoing: queue.Queue[UnitHeader | None] = queue.Queue(OUTGOING_LIMIT)
+        outgoing: Outgoing = queue.Queue(OUTGOING_LIMIT)
         with self._lock:
             replaced = self._outgoing.get(peer)
             self._outgoing[peer] = outgoing
@@ -119,8 +132,10 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         return [json.dumps(handler(question)).encode()]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """A unit of an inbox, for executors that do not share this node's disk."""
+        """Pinned files, for a node that builds a replica, or a unit, for executors that do not share this disk."""
         question = json.loads(ticket.ticket)
+        if "pin" in question:
+            return self._service.read_pin(question)
         table = self._service.read_inbox(question["replica"], question["stream"], int(question["number"]))
         return flight.RecordBatchStream(table)
 
@@ -130,32 +145,33 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
             writer.write_metadata(GOODBYE)
 
-    def _write(self, context: Any, writer: Any, outgoing: queue.Queue[UnitHeader | None]) -> None:
+    def _write(self, context: Any, writer: Any, outgoing: Outgoing) -> None:
         while not context.is_cancelled():
             try:
-                header = outgoing.get(timeout=self._heartbeat_s)
+                item = outgoing.get(timeout=self._heartbeat_s)
             except queue.Empty:
                 writer.write_metadata(b"alive")
                 continue
-            if header is None:
+            if item is None:
                 return
+            replica, header = item
             try:
-                data = self._service.read_outbox(header)
+                data = self._service.read_outbox(replica, header)
             except FileNotFoundError:
                 continue  # trimmed since: everybody who counts has it
             batch = pa.record_batch([pa.array([data.to_pybytes()], pa.large_binary())], schema=UNIT_SCHEMA)
             writer.write_with_metadata(batch, header.to_bytes())
             self.bytes_sent["data"] += len(data)
 
-    def _read(self, peer: str, reader: Any, outgoing: queue.Queue[UnitHeader | None]) -> None:
+    def _read(self, peer: str, reader: Any, outgoing: Outgoing) -> None:
         try:
             while True:
                 chunk = reader.read_chunk()
                 if chunk.app_metadata is None:
                     continue
                 data = chunk.app_metadata.to_pybytes()
-                if data != b"alive":
-                    self._service.message_arrived(peer, decode(data))
+                if data != b"alive" and not self._deliver(peer, outgoing, decode(data)):
+                    return
         except StopIteration:
             pass
         except (flight.FlightError, pa.ArrowException, OSError) as error:
@@ -165,7 +181,15 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         finally:
             self._close(peer, outgoing)
 
-    def _close(self, peer: str, outgoing: queue.Queue[UnitHeader | None]) -> None:
+    def _deliver(self, peer: str, outgoing: Outgoing, message: Message) -> bool:
+        """Hand a message on, unless a later link from the peer has replaced this one: nothing may overtake."""
+        with self._lock:
+            if self._outgoing.get(peer) is not outgoing:
+                return False
+            self._service.message_arrived(peer, message)
+            return True
+
+    def _close(self, peer: str, outgoing: Outgoing) -> None:
         with self._lock:
             if self._outgoing.get(peer) is outgoing:
                 del self._outgoing[peer]
@@ -174,7 +198,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         self._end(outgoing)
 
     @staticmethod
-    def _end(outgoing: queue.Queue[UnitHeader | None]) -> None:
+    def _end(outgoing: Outgoing) -> None:
         """Tell the writer of a link to end; what still waits in a full queue is not sent any more."""
         while True:
             try:

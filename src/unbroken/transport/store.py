@@ -37,10 +37,10 @@ def unit_name(number: int) -> str:
 
 
 class UnitStore:
-    """The unit files of one node.
+    """The unit files of one node, in the directories of its replicas.
 
-    ``outbox/<stream>/`` holds what replicas here produced, ``inbox/<replica>/<stream>/`` what arrived for a
-    replica here. A file appears under its name only when it is complete (rename), and is never changed.
+    ``<replica>/outbox/<stream>/`` holds what a replica here produced, ``<replica>/inbox/<stream>/`` what arrived for
+    it. A file appears under its name only when it is complete (rename), and is never changed.
     """
 
     def __init__(self, root: Path) -> None:
@@ -48,13 +48,20 @@ class UnitStore:
         self._made: set[Path] = set()
 
     def inbox_dir(self, replica: ReplicaId) -> Path:
-        return self.root / "inbox" / str(replica)
+        return self.root / str(replica) / "inbox"
 
     def inbox_path(self, replica: ReplicaId, stream: StreamId, number: int) -> Path:
         return self.inbox_dir(replica) / str(stream) / unit_name(number)
 
-    def outbox_path(self, stream: StreamId, number: int) -> Path:
-        return self.root / "outbox" / str(stream) / unit_name(number)
+    def outbox_dir(self, replica: ReplicaId) -> Path:
+        return self.root / str(replica) / "outbox"
+
+    def outbox_path(self, replica: ReplicaId, stream: StreamId, number: int) -> Path:
+        return self.outbox_dir(replica) / str(stream) / unit_name(number)
+
+    def forget(self, replica: ReplicaId) -> None:
+        """The directory of a replica is gone."""
+        self._made = {path for path in self._made if self.root / str(replica) not in path.parents}
 
     def write(self, path: Path, data: pa.Buffer | bytes) -> None:
         self._directory(path)
@@ -79,3 +86,23 @@ class UnitStore:
         if path.parent not in self._made:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._made.add(path.parent)
+
+
+def stored_headers(directory: Path) -> dict[StreamId, list[UnitHeader]]:
+    """The headers of the units below ``directory``, by stream and in order; what cannot be read is removed.
+
+    Only a file that a crash of the whole machine cut short cannot be read. It is as good as never written: others have
+    the unit, or it is produced again.
+    """
+    out: dict[StreamId, list[UnitHeader]] = {}
+    if not directory.is_dir():
+        return out
+    for stream in sorted(directory.iterdir()):
+        headers = out.setdefault(StreamId.parse(stream.name), [])
+        for path in sorted(stream.iterdir()):
+            try:
+                with pa.memory_map(str(path)) as source:
+                    headers.append(read_header(pa.ipc.open_file(source).schema))
+            except (pa.ArrowException, OSError, KeyError, ValueError):
+                path.unlink(missing_ok=True)
+    return out

@@ -1,0 +1,111 @@
+"""The replicas of a node as they really are: directories, queries, sinks, and the ingress."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from unbroken.cluster.delivery import SinkWorkers
+from unbroken.cluster.ingress_service import IngressService
+from unbroken.connectors.base import SinkConnector
+from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.instructions import Deliver, GiveUp, ReportCaughtUp, StopReplica
+from unbroken.protocol.layout import INGRESS, Layout
+from unbroken.protocol.recovery import ReplicaState
+
+if TYPE_CHECKING:
+    from unbroken.cluster.node import Node
+    from unbroken.cluster.queries import Queries
+
+log = logging.getLogger(__name__)
+
+
+class Hosting:
+    """Starts, stops and removes what the replicas of a node consist of, and tells the controller how they are."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._sinks = SinkWorkers(node.post, node.read_outbox)
+        self.ingress: IngressService | None = None
+        self.queries: Queries | None = None
+
+    def recover(self, layout: Layout, disk: str) -> dict[ReplicaId, ReplicaState]:
+        """What the disk has of the replicas that are placed here; those that have yet to begin begin with nothing."""
+        dirs, topology = self._node.dirs, self._node.topology
+        placed = layout.hosted(self._node.name) if layout.nodes.get(self._node.name) == disk else []
+        dirs.clean(placed)
+        present = set(dirs.present())
+        first = [
+            replica
+            for replica in placed
+            if replica not in present | layout.joining
+            and replica in topology.replicas_of(replica.shard)
+            and not dirs.begun(replica)
+        ]
+        dirs.begin(first)
+        return {replica: dirs.state(replica) for replica in placed if replica in present | set(first)}
+
+    def start(self, replica: ReplicaId) -> None:
+        """Start what a replica runs on what its directory holds; a query that has failed is started again."""
+        if replica.shard == INGRESS:
+            self.ingress = IngressService(self._node, replica)
+            self.ingress.start()
+            return
+        for stream, connector in self._sinks_of(replica):
+            self._sinks.open(stream, connector, self._node.dirs.root)
+        if self.queries is not None:
+            self.queries.start(replica)
+
+    def stop(self, step: StopReplica) -> None:
+        """End a replica that cannot go on; its directory stays until the layout has another one."""
+        self._tell_controller(step.replica, step.reason)
+        if self.queries is not None:
+            self.queries.stop_one(step.replica)
+
+    def drop(self, replica: ReplicaId) -> None:
+        """End a replica that is not wanted here, and remove its directory when nothing writes to it any more."""
+        if replica.shard == INGRESS:
+            if self.ingress is not None:
+                self.ingress.close()
+                self.ingress = None
+            self._node.dirs.drop(replica)
+            return
+        for stream, _ in self._sinks_of(replica):
+            self._sinks.close_one(stream)
+        if self.queries is not None:
+            self.queries.stop_one(replica, lambda: self._node.dirs.drop(replica))
+
+    def deliver(self, step: Deliver) -> None:
+        self._sinks.deliver(step.replica, step.header)
+
+    def caught_up(self, step: ReportCaughtUp) -> None:
+        self._node.tell(step.sentence)
+        if self._node.coordination is not None:
+            self._node.coordination.caught_up(step.replica)
+
+    def give_up(self, step: GiveUp) -> None:
+        """A replica of another node holds up more than it is worth."""
+        self._node.tell(f"{step.replica} is to be built again: {step.reason}")
+        self._tell_controller(step.replica, step.reason)
+
+    def sink_writes(self, stream: StreamId) -> int:
+        """Units of a stream that this node put into the sink itself."""
+        return self._sinks.writes.get(stream, 0)
+
+    def close(self) -> None:
+        if self.queries is not None:
+            self.queries.close()
+        if self.ingress is not None:
+            self.ingress.close()
+        self._sinks.close()
+
+    def _sinks_of(self, replica: ReplicaId) -> list[tuple[StreamId, SinkConnector]]:
+        """The streams of a replica that are written to sinks."""
+        sinks = self._node.flow.sinks
+        outputs = self._node.topology.outputs(replica.shard)
+        found = [(stream, sinks[stream.consumer.part].connector) for stream in outputs if stream.consumer.part in sinks]
+        return [(stream, connector) for stream, connector in found if not connector.client]
+
+    def _tell_controller(self, replica: ReplicaId, reason: str) -> None:
+        if self._node.coordination is not None:
+            self._node.coordination.replica_stopped(replica, reason)

@@ -1,0 +1,87 @@
+"""A node's links to the other members of its flow."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from unbroken.cluster.documents import Member
+from unbroken.protocol.events import LinkLost, LinkUp, UnitArrived
+from unbroken.protocol.ids import NodeId
+from unbroken.protocol.messages import Message
+from unbroken.transport.link import Link, LinkHandlers
+
+if TYPE_CHECKING:
+    from unbroken.cluster.node import Node
+
+
+class Links:
+    """One link to every other member, at the address it has; what it is used for is the protocol's business."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._links: dict[NodeId, Link] = {}
+        self._known: set[NodeId] = {node.name}
+        self._lock = threading.Lock()
+        self._handlers = LinkHandlers(
+            up=self._up,
+            lost=lambda peer: node.post(LinkLost(peer)),
+            unit=lambda peer, header, data: node.post(UnitArrived(header, peer, len(data)), data),
+        )
+
+    @property
+    def known(self) -> set[NodeId]:
+        """The nodes that have been linked to at some time."""
+        return set(self._known)
+
+    def connect(self, members: Mapping[NodeId, Member]) -> None:
+        """Link to members that came or moved. One that left ZooKeeper may still be well: its link stays."""
+        with self._lock:
+            for member in members.values():
+                self._link_to(member)
+
+    def send(self, to: NodeId, message: Message) -> None:
+        """Queue a message; lost while there is no link (what matters is sent again when it comes up)."""
+        link = self._links.get(to)
+        if link is not None:
+            link.send(message)
+
+    def look(self) -> None:
+        """Give up links on which nothing is heard."""
+        for link in list(self._links.values()):
+            link.check_alive()
+
+    def traffic(self) -> Counter[str]:
+        """Bytes of messages sent, by purpose."""
+        out: Counter[str] = Counter()
+        for link in list(self._links.values()):
+            out.update(link.bytes_sent)
+        return out
+
+    def close(self) -> None:
+        for link in list(self._links.values()):
+            link.close()
+
+    def _up(self, peer: NodeId) -> None:
+        self._known.add(peer)
+        self._node.post(LinkUp(peer))
+
+    def _link_to(self, member: Member) -> None:
+        link = self._links.get(member.node)
+        if member.node == self._node.name or (link is not None and link.address == member.address):
+            return
+        if link is not None:
+            link.close()
+        settings = self._node.settings
+        self._links[member.node] = Link(
+            self._node.name,
+            member.node,
+            member.address,
+            self._node.token,
+            self._handlers,
+            heartbeat_s=settings.heartbeat / 1000,
+            timeout_s=settings.link_timeout / 1000,
+        )
+        self._links[member.node].start()

@@ -1,0 +1,115 @@
+"""What an operator may ask of a running flow: to leave a node, to build a replica again.
+
+The wish becomes a document; the controller does the rest, and here it is only watched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from unbroken.cluster.documents import read_history, read_layout, read_members, root_of
+from unbroken.errors import UnbrokenError
+from unbroken.protocol.ids import NodeId, ShardId
+from unbroken.protocol.layout import Layout
+
+LOOK_S = 0.3
+
+
+def drain(client: KazooClient, flow: str, node: NodeId) -> None:
+    """Ask for ``node`` to be left; raises UnbrokenError if its replicas could go nowhere."""
+    layout = _layout(client, flow)
+    if node not in layout.nodes:
+        raise UnbrokenError(f"flow {flow} has no node {node!r}; its nodes: {', '.join(sorted(layout.nodes))}")
+    left = set(read_members(client, flow)) - layout.draining - {node}
+    most = max((len(layout.full(shard)) for shard in {replica.shard for replica in layout.placement}), default=0)
+    if len(left) < most:
+        raise UnbrokenError(
+            f"{node} cannot be drained: a shard has {most} replicas, each on a node of its own, and only {len(left)} "
+            "nodes would be left. Start another one first with `unbroken node`."
+        )
+    _create(client, f"{root_of(flow)}/draining/{node}")
+
+
+def undo_drain(client: KazooClient, flow: str, node: NodeId) -> None:
+    """Let ``node`` be used again."""
+    try:
+        client.delete(f"{root_of(flow)}/draining/{node}")
+    except NoNodeError:
+        raise UnbrokenError(f"{node} is not being drained") from None
+
+
+def reinit(client: KazooClient, flow: str, shard: ShardId, node: NodeId) -> None:
+    """Ask for the replica of ``shard`` on ``node`` to be built again from a peer."""
+    layout = _layout(client, flow)
+    replica = layout.replica_on(node, shard)
+    if replica is None:
+        places = ", ".join(layout.nodes_of(shard)) or "nowhere; shards: " + ", ".join(
+            sorted({str(replica.shard) for replica in layout.placement})
+        )
+        raise UnbrokenError(f"{shard} has no replica on {node}; it is on {places}")
+    if not layout.full(shard) - {replica}:
+        raise UnbrokenError(
+            f"{replica} is the only replica of {shard}: there is no peer to build it again from. Wait until the shard "
+            "is redundant again (`unbroken status`)."
+        )
+    _create(client, f"{root_of(flow)}/renewed/{replica}")
+
+
+def wait_drained(client: KazooClient, flow: str, node: NodeId, deadline_s: float, tell: Callable[[str], None]) -> None:
+    """Wait until nothing is placed on ``node``."""
+    what = f"{node} to be drained"
+    _watch(client, flow, lambda layout: not layout.hosted(node), deadline_s, tell, what)
+
+
+def wait_redundant(
+    client: KazooClient, flow: str, shard: ShardId, deadline_s: float, tell: Callable[[str], None]
+) -> None:
+    """Wait until ``shard`` has all its replicas."""
+
+    def done(layout: Layout) -> bool:
+        return shard not in layout.short_since and not layout.joining & layout.counted(shard)
+
+    _watch(client, flow, done, deadline_s, tell, f"{shard} to be redundant again")
+
+
+def _watch(
+    client: KazooClient,
+    flow: str,
+    done: Callable[[Layout], bool],
+    deadline_s: float,
+    tell: Callable[[str], None],
+    what: str,
+) -> None:
+    """Follow the history until the layout is as wanted and has changed at least once since."""
+    deadline = time.monotonic() + deadline_s
+    told = len(read_history(client, flow))
+    version = _layout(client, flow).version
+    while True:
+        layout = _layout(client, flow)
+        history = read_history(client, flow)
+        for entry in history[told:]:
+            tell(entry["sentence"])
+        told = len(history)
+        if done(layout) and layout.version > version:
+            return
+        if time.monotonic() > deadline:
+            raise UnbrokenError(f"waited {deadline_s:.0f} s for {what}; see `unbroken history`")
+        time.sleep(LOOK_S)
+
+
+def _layout(client: KazooClient, flow: str) -> Layout:
+    layout = read_layout(client, flow)
+    if layout is None:
+        raise UnbrokenError(f"flow {flow} has not begun yet; wait until all its nodes are there")
+    return layout
+
+
+def _create(client: KazooClient, path: str) -> None:
+    try:
+        client.create(path, b"", makepath=True)
+    except NodeExistsError:
+        return

@@ -1,0 +1,103 @@
+"""The base of an ingress log: the state that stands for all the entries before the ones that are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unbroken.connectors.push_ledger import PushLedger
+from unbroken.errors import UnbrokenError
+
+FILE_NAME = "base.json"
+
+
+@dataclass(frozen=True)
+class IngressBase:
+    """The state after a pulse whose units are with all consumers; what follows it can be done again from here.
+
+    ``index`` is the entry of the pulse, ``positions`` where it ends in every source. A push that was logged before the
+    pulse but is cut by a later one is in ``waiting``, by source, with the index of its entry: those entries are still
+    needed, although they come before the base. ``ledgers`` (`PushLedger.to_json` by source), ``rows`` and ``bad_rows``
+    cover everything up to ``index``.
+    """
+
+    index: int = 0
+    pulse: int = 0
+    positions: Mapping[str, Any] = field(default_factory=dict)
+    last_cut_ms: int = 0
+    waiting: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ledgers: Mapping[str, list[Any]] = field(default_factory=dict)
+    rows: int = 0
+    bad_rows: int = 0
+    finished: bool = False
+
+    @property
+    def done_through(self) -> int:
+        """Entries up to this one are not needed any more."""
+        return min([self.index, *(index - 1 for indexes in self.waiting.values() for index in indexes)])
+
+    def ledger(self, source: str) -> PushLedger:
+        """What the log up to the base says about the producers of a source."""
+        return PushLedger.from_json(self.ledgers.get(source, []))
+
+    def to_bytes(self) -> bytes:
+        value = {
+            "index": self.index,
+            "pulse": self.pulse,
+            "positions": dict(self.positions),
+            "last_cut_ms": self.last_cut_ms,
+            "waiting": {source: list(indexes) for source, indexes in self.waiting.items()},
+            "ledgers": dict(self.ledgers),
+            "rows": self.rows,
+            "bad_rows": self.bad_rows,
+            "finished": self.finished,
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> IngressBase:
+        """Raises ValueError, KeyError or TypeError if ``data`` is no base."""
+        value = json.loads(data)
+        return cls(
+            int(value["index"]),
+            int(value["pulse"]),
+            dict(value["positions"]),
+            int(value["last_cut_ms"]),
+            {source: tuple(map(int, indexes)) for source, indexes in value["waiting"].items()},
+            dict(value["ledgers"]),
+            int(value["rows"]),
+            int(value["bad_rows"]),
+            bool(value["finished"]),
+        )
+
+    def write(self, directory: Path) -> None:
+        """Replace the base in ``directory``, at once and for good: entries before it are deleted next."""
+        unfinished = directory / f"{FILE_NAME}.tmp"
+        with unfinished.open("wb") as file:
+            file.write(self.to_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(directory / FILE_NAME)
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    @classmethod
+    def read(cls, directory: Path) -> IngressBase | None:
+        """The base in ``directory``; None if the log is kept from its first entry on."""
+        path = directory / FILE_NAME
+        try:
+            return cls.from_bytes(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UnbrokenError(
+                f"{path} is damaged ({error!r}): this ingress log cannot be continued. Remove the node's directory and "
+                "start the node again; it takes the log from another ingress node."
+            ) from None

@@ -1,0 +1,121 @@
+"""How a joining replica comes to count as redundancy: claims first, then the state, then the lag."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from unbroken.errors import require
+from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
+
+RETRY_MS = 500.0
+"""Pause before a donor that failed is asked again: what fails a transfer is usually over within a second."""
+
+
+class Phase(Enum):
+    CLAIMING = "claiming"
+    FETCHING = "fetching"
+    CATCHING_UP = "catching up"
+    CAUGHT_UP = "caught up"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A producer keeps every unit after ``base`` for the newcomer; ``last`` was its newest when it said so."""
+
+    base: int
+    last: int
+
+
+@dataclass
+class CatchUp:
+    """The way of one joining replica; its node walks it, everybody else only answers.
+
+    The order is what makes it safe. Producers first promise to keep what the newcomer will need; a donor that pins its
+    state after that has committed at least as much as any producer had dropped, so what follows the pinned version is
+    kept. Whoever dies on the way, the newcomer goes back to the last step that still holds.
+
+    A producer that could not be reached at first has to promise before the newcomer counts as redundancy: if it were
+    the only one left afterwards, it would have dropped what it kept for nobody.
+
+    Invariant: state is fetched only while every producer that can be reached has promised, and for each stream one has.
+    """
+
+    replica: ReplicaId
+    inputs: tuple[StreamId, ...]
+    since_ms: float
+    phase: Phase = Phase.CLAIMING
+    promised: dict[tuple[StreamId, NodeId], Promise] = field(default_factory=dict)
+    donor: NodeId | None = None
+    retry_ms: dict[NodeId | None, float] = field(default_factory=dict)
+    size: int = 0
+    fetched_ms: float = 0.0
+    version: int = 0
+
+    def claims(self, producers: Mapping[StreamId, Collection[NodeId]]) -> list[tuple[StreamId, NodeId]]:
+        """The promises that are still to be asked for, given the producers that can be reached."""
+        wanted = [(stream, node) for stream in self.inputs for node in sorted(producers[stream])]
+        return [claim for claim in wanted if claim not in self.promised]
+
+    def claimed(self, stream: StreamId, node: NodeId, base: int, last: int) -> None:
+        self.promised[stream, node] = Promise(base, last)
+
+    def provided(self, keepers: Mapping[StreamId, Collection[NodeId]], available: Mapping[StreamId, int]) -> bool:
+        """Whether each of these producers keeps all that the newcomer, which has come so far, may still ask it for."""
+        return all(
+            (promise := self.promised.get((stream, node))) is not None and promise.base <= available[stream]
+            for stream in self.inputs
+            for node in keepers[stream]
+        )
+
+    def next_donor(
+        self, producers: Mapping[StreamId, Collection[NodeId]], donors: Sequence[NodeId | None], now_ms: float
+    ) -> tuple[NodeId | None] | None:
+        """Whom to ask for the state at this moment, in a tuple; None while there is something to wait for.
+
+        A promise outlives the link and the process it came by, because it follows from the layout.
+        """
+        self.retry_ms = {donor: due for donor, due in self.retry_ms.items() if now_ms < due}
+        if self.phase is not Phase.CLAIMING or self.claims(producers):
+            return None
+        if any(not producers[stream] for stream in self.inputs):
+            return None
+        for donor in donors:
+            if donor not in self.retry_ms:
+                self.phase, self.donor = Phase.FETCHING, donor
+                return (donor,)
+        return None
+
+    def failed(self, now_ms: float) -> None:
+        """The transfer failed: another donor, or the same one a little later."""
+        self.retry_ms[self.donor] = now_ms + RETRY_MS
+        self.phase, self.donor = Phase.CLAIMING, None
+
+    def arrived(self, version: int, size: int, now_ms: float) -> None:
+        require(self.phase is Phase.FETCHING, f"{self.replica}: state has come that was not asked for")
+        self.phase = Phase.CATCHING_UP
+        self.version, self.size, self.fetched_ms = version, size, now_ms
+
+    def within(self, lag: int, committed: int, available: int) -> bool:
+        """Whether the replica is within ``lag`` units of what it could have processed."""
+        newest = max([available, *(promise.last for promise in self.promised.values())])
+        return self.phase is Phase.CATCHING_UP and committed + lag >= newest
+
+    def finish(self, now_ms: float) -> str:
+        """It has caught up; the sentence about it."""
+        self.phase = Phase.CAUGHT_UP
+        whence = "its snapshot" if self.donor is None else self.donor
+        fetch, run = (self.fetched_ms - self.since_ms) / 1000, (now_ms - self.fetched_ms) / 1000
+        return (
+            f"{self.replica} took over {self.size / 1e6:.1f} MB at version {self.version} from {whence} "
+            f"in {fetch:.1f} s and caught up in {run:.1f} s"
+        )
+
+    def next_retry_ms(self) -> float | None:
+        return min(self.retry_ms.values(), default=None) if self.phase is Phase.CLAIMING else None
+
+    def check(self) -> None:
+        if self.phase is Phase.FETCHING:
+            kept = {stream for stream, _ in self.promised}
+            require(kept >= set(self.inputs), f"{self.replica} fetches a state whose sequel nobody has promised")

@@ -1,0 +1,184 @@
+"""What happens to a node: the input of ``NodeProtocol.handle``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.ingress import InSync
+from unbroken.protocol.layout import Layout
+from unbroken.protocol.messages import Message
+from unbroken.protocol.recovery import ReplicaState
+from unbroken.protocol.units import UnitHeader
+
+
+@dataclass(frozen=True)
+class Started:
+    """The node is ready to carry out instructions; always the first event."""
+
+
+@dataclass(frozen=True)
+class Received:
+    sender: NodeId
+    message: Message
+
+
+@dataclass(frozen=True)
+class LinkUp:
+    """Messages can be sent to ``node``; what was sent over an earlier link to it may be lost."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True)
+class LinkLost:
+    """Nothing is heard from ``node`` any more."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True)
+class SubscriberGone:
+    """The link by which ``node`` was sent units has ended."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True)
+class UnitArrived:
+    """A unit has come from ``sender`` and took ``size`` bytes on the wire."""
+
+    header: UnitHeader
+    sender: NodeId
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class GateAsked:
+    """Spark asks for the next offset after ``start``; the answer goes to ``ticket``."""
+
+    replica: ReplicaId
+    instance: str
+    start: int
+    ticket: int
+    deadline_ms: float
+
+
+@dataclass(frozen=True)
+class Produced:
+    """A replica has written the units of micro-batch (or pulse) ``number``, one per output stream."""
+
+    replica: ReplicaId
+    number: int
+    headers: tuple[UnitHeader, ...]
+
+
+@dataclass(frozen=True)
+class SinkDelivered:
+    stream: StreamId
+    number: int
+
+
+@dataclass(frozen=True)
+class SourcesPolled:
+    """The sources said how far pulse ``pulse`` reaches; ``body`` is the entry for the ingress log."""
+
+    pulse: int
+    body: bytes
+    final: bool
+
+
+@dataclass(frozen=True)
+class PushArrived:
+    """A producer pushed rows; they are acknowledged to ``ticket`` when the entry is committed."""
+
+    body: bytes
+
+
+@dataclass(frozen=True)
+class InSyncChanged:
+    sync: InSync
+
+
+@dataclass(frozen=True)
+class LayoutChanged:
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class ReplicaStopped:
+    """A replica hosted here does not run any more."""
+
+    replica: ReplicaId
+    reason: str
+
+
+@dataclass(frozen=True)
+class QueryFailed:
+    """The query of a replica hosted here has ended by itself."""
+
+    replica: ReplicaId
+    reason: str
+
+
+@dataclass(frozen=True)
+class PinAsked:
+    """``node``, which is building a replica of ``shard``, wants its state; the answer goes to ``ticket``."""
+
+    shard: ShardId
+    node: NodeId
+    ticket: int
+
+
+@dataclass(frozen=True)
+class StateArrived:
+    """What a joining replica needs is in its directory, whole and verified."""
+
+    replica: ReplicaId
+    state: ReplicaState
+    donor: NodeId | None
+    size: int
+
+
+@dataclass(frozen=True)
+class FetchFailed:
+    replica: ReplicaId
+    donor: NodeId | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class SnapshotTaken:
+    """The state of ``shard`` at ``version`` is kept where it outlives all its replicas."""
+
+    shard: ShardId
+    version: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Started
+    | Received
+    | LinkUp
+    | LinkLost
+    | SubscriberGone
+    | UnitArrived
+    | GateAsked
+    | Produced
+    | SinkDelivered
+    | SourcesPolled
+    | PushArrived
+    | InSyncChanged
+    | LayoutChanged
+    | ReplicaStopped
+    | QueryFailed
+    | PinAsked
+    | StateArrived
+    | FetchFailed
+    | SnapshotTaken
+    | Tick
+)

@@ -1,0 +1,152 @@
+"""The replicas at work on a node: how they begin, how they stop, how they are let go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unbroken.protocol.events import QueryFailed, ReplicaStopped
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.ingress import IngressLog
+from unbroken.protocol.instructions import Instruction, Report, Send, StartReplica, StopReplica
+from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.messages import DigestNote, Serving
+from unbroken.protocol.pulse import AdaptivePulse
+from unbroken.protocol.recovery import ReplicaState, StoredUnits
+from unbroken.protocol.replica import SegmentReplica
+from unbroken.protocol.sources import SourceSide
+
+if TYPE_CHECKING:
+    from unbroken.protocol.node import NodeProtocol
+
+
+@dataclass
+class Hosting:
+    """Begins and ends a node's work as a replica.
+
+    Invariants: a replica that diverged produces, sends and delivers nothing more; one that stopped for another reason
+    produces nothing more, but what it had produced is as good as its siblings' and is still handed on.
+    """
+
+    node: NodeProtocol
+
+    # --- beginning and letting go ---------------------------------------------------------------------
+
+    def placed_here(self) -> list[ReplicaId]:
+        """What the layout wants here; a layout that knows another disk under this name means that one."""
+        node = self.node
+        return node.layout.hosted(node.me) if node.layout.nodes.get(node.me) == node.disk else []
+
+    def start(self, now_ms: float) -> list[Instruction]:
+        """Take up what the layout places here, with what the disk has of it."""
+        node = self.node
+        out: list[Instruction] = []
+        for replica in self.placed_here():
+            state = node.recovered.get(replica)
+            if replica in node.layout.joining:
+                out += node.joining.begin(replica, state, now_ms)
+            elif state is None:
+                out.append(self.absent(replica))
+            else:
+                out += self.host(replica, state)
+        return out
+
+    def absent(self, replica: ReplicaId) -> StopReplica:
+        """A replica that counts as redundancy, and whose state is not here."""
+        return StopReplica(replica, f"its state is not on the disk of {self.node.me}")
+
+    def host(self, replica: ReplicaId, state: ReplicaState) -> list[Instruction]:
+        """Begin to work as ``replica`` from ``state``, and let everybody know."""
+        node = self.node
+        if replica.shard == INGRESS:
+            node.ingress = replica
+            node.sources = self._open_sources(state)
+            shards = [ShardId(source, 0) for source in node.topology.sources]
+        else:
+            node.replicas[replica] = SegmentReplica.recovered(replica, node.subscriptions.feeds(replica), state)
+            shards = [replica.shard]
+        node.serving.add(replica)
+        node.comparison.open(replica.shard)
+        for stream in [stream for shard in shards for stream in node.topology.outputs(shard)]:
+            stored = state.outboxes.get(stream, StoredUnits(state.committed))
+            node.outboxes.open(stream, replica, node.layout, stored)
+            sink = stream.consumer.part
+            if sink in node.topology.sinks and sink not in node.topology.client_sinks:
+                node.sinks.open(stream, replica, node.layout)
+        out: list[Instruction] = [StartReplica(replica)]
+        if node.sources is not None and replica == node.ingress:
+            out += node.sources.begin()
+        if replica in node.replicas:
+            node.progress[replica] = max(state.committed, node.progress.get(replica, 0))
+            out += node.report_standing(node.replicas[replica], node.links)
+        # Others here may read what the replica produces, and have come further than its outboxes know.
+        out += node.greet(node.me)
+        return [*out, *(Send(to, Serving(replica)) for to in sorted(node.links - {node.me}))]
+
+    def unhost(self, replica: ReplicaId) -> None:
+        """Stop working as ``replica``."""
+        node = self.node
+        node.outboxes.close(replica)
+        node.sinks.close(replica)
+        node.comparison.close(replica.shard)
+        node.serving.discard(replica)
+        node.progress.pop(replica, None)
+        node.replicas.pop(replica, None)
+        if replica == node.ingress:
+            node.ingress = node.sources = None
+
+    def _open_sources(self, state: ReplicaState) -> SourceSide:
+        node, tuned, held = self.node, self.node.settings, state.log
+        bound = len(node.topology.segments) + tuned.in_flight_slack
+        pulse = AdaptivePulse(tuned.pulse_min_ms, tuned.pulse_max_ms, bound, tuned.pulse_start_ms)
+        log_state = (held.committed, held.entries, held.pulse, held.finished)
+        if held.admission is None:
+            log = IngressLog.recovered(node.me, node.sync, *log_state)
+        else:
+            log = IngressLog.learner(node.me, node.sync, held.admission, *log_state)
+        return SourceSide(node.me, log, pulse, tuned.grace_ms)
+
+    # --- stopping -------------------------------------------------------------------------------------
+
+    def compare(self, note: DigestNote) -> list[Instruction]:
+        """Compare what a replica of a shard at home here has produced; a divergent one is stopped."""
+        found = self.node.comparison.compare(note)
+        if found is None:
+            return []
+        out: list[Instruction] = [Report(str(found))]
+        if found.stopped in self.node.replicas:
+            self._silence(found.stopped, str(found))
+            out.append(StopReplica(found.stopped, str(found)))
+        return out
+
+    def stopped(self, event: ReplicaStopped, _now_ms: float) -> list[Instruction]:
+        state = self.node.replicas.get(event.replica)
+        if state is None or state.stopped is not None:
+            return []
+        state.stopped = event.reason
+        sentence = f"{event.replica} stopped on {self.node.me}: {event.reason}"
+        return [Report(sentence), StopReplica(event.replica, event.reason)]
+
+    def query_failed(self, event: QueryFailed, now_ms: float) -> list[Instruction]:
+        replica = self.node.replicas.get(event.replica)
+        if replica is None or replica.stopped is not None:
+            return []
+        out: list[Instruction] = [*replica.forget_questions()]
+        if replica.query_failed(now_ms):
+            return out
+        return [*out, *self.stopped(ReplicaStopped(event.replica, event.reason), now_ms)]
+
+    def diverged(self, replica: ReplicaId) -> bool:
+        return any(box.muted for box in self.node.outboxes.of(replica))
+
+    def _silence(self, replica: ReplicaId, reason: str) -> None:
+        """Nothing of a divergent replica goes out any more; what it has sent is judged by the others' digests."""
+        state = self.node.replicas[replica]
+        state.stopped = state.stopped or reason
+        self.node.sinks.close(replica)
+        for box in self.node.outboxes.of(replica):
+            box.muted = True
+
+    def siblings(self, shard: ShardId) -> set[NodeId]:
+        """The other nodes with a replica of ``shard``."""
+        return set(self.node.layout.nodes_of(shard)) - {self.node.me}

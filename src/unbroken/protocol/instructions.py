@@ -1,0 +1,186 @@
+"""What a node is to do: the output of ``NodeProtocol.handle``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
+from unbroken.protocol.ingress import Admission, Entry, ProposeInSync
+from unbroken.protocol.messages import Message
+from unbroken.protocol.units import UnitHeader
+
+
+@dataclass(frozen=True)
+class Send:
+    to: NodeId
+    message: Message
+
+
+@dataclass(frozen=True)
+class SendUnit:
+    """Send a unit of ``replica``'s outbox to a subscriber on ``to``."""
+
+    to: NodeId
+    replica: ReplicaId
+    header: UnitHeader
+
+
+@dataclass(frozen=True)
+class StoreUnit:
+    """Keep the rows of the unit that has just arrived for ``replica``; what follows relies on them being on disk."""
+
+    replica: ReplicaId
+    header: UnitHeader
+
+
+@dataclass(frozen=True)
+class DropInbox:
+    replica: ReplicaId
+    stream: StreamId
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DropOutbox:
+    replica: ReplicaId
+    stream: StreamId
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AnswerGate:
+    ticket: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Deliver:
+    """Hand this unit of ``replica``'s outbox to its sink and report back by ``SinkDelivered``."""
+
+    replica: ReplicaId
+    header: UnitHeader
+
+
+@dataclass(frozen=True)
+class PollSources:
+    """Ask every source how far it can be read; report back by ``SourcesPolled``."""
+
+    pulse: int
+
+
+@dataclass(frozen=True)
+class PersistEntry:
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class CommitEntry:
+    """Agreed: produce the units of this pulse, or acknowledge these pushed rows."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class StartReplica:
+    """Start what a replica runs (a query, the ingress) on what its directory holds."""
+
+    replica: ReplicaId
+
+
+@dataclass(frozen=True)
+class StopReplica:
+    """End a replica's query and let the controller know why; its directory stays."""
+
+    replica: ReplicaId
+    reason: str
+
+
+@dataclass(frozen=True)
+class DropReplica:
+    """The layout does not count on this replica here: end it and remove its directory."""
+
+    replica: ReplicaId
+
+
+@dataclass(frozen=True)
+class FetchState:
+    """Copy the state of ``replica``'s shard from ``donor``; report back by ``StateArrived`` or ``FetchFailed``.
+
+    Without a donor the shard's last snapshot is taken.
+    """
+
+    replica: ReplicaId
+    donor: NodeId | None
+
+
+@dataclass(frozen=True)
+class AbandonFetch:
+    replica: ReplicaId
+
+
+@dataclass(frozen=True)
+class PinState:
+    """Keep the state of ``replica`` at ``version`` and these units (stream, base, last) for the holder of ``ticket``.
+
+    The ingress also gives the newcomer its admission as a learner.
+    """
+
+    ticket: int
+    replica: ReplicaId
+    version: int
+    units: tuple[tuple[StreamId, int, int], ...]
+    admission: Admission | None = None
+
+
+@dataclass(frozen=True)
+class RefusePin:
+    ticket: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReportCaughtUp:
+    """Tell the controller that a joining replica keeps up and may count as redundancy."""
+
+    replica: ReplicaId
+    sentence: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Tell the controller that a replica elsewhere is too far behind for what is kept for it."""
+
+    replica: ReplicaId
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """One sentence for the log and the history."""
+
+    sentence: str
+
+
+Instruction = (
+    Send
+    | SendUnit
+    | StoreUnit
+    | DropInbox
+    | DropOutbox
+    | AnswerGate
+    | Deliver
+    | PollSources
+    | PersistEntry
+    | CommitEntry
+    | ProposeInSync
+    | StartReplica
+    | StopReplica
+    | DropReplica
+    | FetchState
+    | AbandonFetch
+    | PinState
+    | RefusePin
+    | ReportCaughtUp
+    | GiveUp
+    | Report
+)

@@ -1,0 +1,206 @@
+"""The replicas that a node is building, and the ones it helps others to build."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from unbroken.protocol.catchup import CatchUp, Phase
+from unbroken.protocol.events import FetchFailed, PinAsked, StateArrived
+from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
+from unbroken.protocol.instructions import (
+    AbandonFetch,
+    DropReplica,
+    FetchState,
+    Instruction,
+    PinState,
+    RefusePin,
+    Report,
+    ReportCaughtUp,
+    Send,
+)
+from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.messages import Claim, Claimed
+from unbroken.protocol.recovery import ReplicaState
+
+if TYPE_CHECKING:
+    from unbroken.protocol.node import NodeProtocol
+
+
+@dataclass
+class Joining:
+    """What a node does for redundancy to come back.
+
+    Invariant: a catch-up is under way exactly for the replicas that the layout lets join here.
+    """
+
+    node: NodeProtocol
+    joins: dict[ReplicaId, CatchUp] = field(default_factory=dict)
+
+    # --- building a replica here ----------------------------------------------------------------------
+
+    def begin(self, replica: ReplicaId, state: ReplicaState | None, now_ms: float) -> list[Instruction]:
+        """A replica is to join here; with a state it had come so far before this process started."""
+        join = CatchUp(replica, tuple(self.node.topology.inputs(replica.shard)), now_ms)
+        self.joins[replica] = join
+        if state is None:
+            return self._ask_for_claims(join)
+        if replica.shard == INGRESS and self.node.me not in self.node.sync.members:
+            # The leader may have forgotten the learner that this node was: the copy is worth nothing without it.
+            return [DropReplica(replica)]
+        join.phase = Phase.FETCHING
+        join.arrived(state.committed, 0, now_ms)
+        return [*self.node.hosting.host(replica, state), *self._ask_for_claims(join)]
+
+    def claimed(self, sender: NodeId, message: Claimed) -> list[Instruction]:
+        join = self.joins.get(message.replica)
+        if join is not None:
+            join.claimed(message.stream, sender, message.base, message.last)
+        return []
+
+    def link_up(self, node: NodeId) -> list[Instruction]:
+        """A producer may have come into sight."""
+        return [step for join in self.joins.values() for step in self._ask_for_claims(join, {node})]
+
+    def fetch_failed(self, event: FetchFailed, now_ms: float) -> list[Instruction]:
+        join = self.joins.get(event.replica)
+        if join is None or join.phase is not Phase.FETCHING:
+            return []
+        join.failed(now_ms)
+        whence = "its snapshot" if event.donor is None else event.donor
+        return [Report(f"the state of {event.replica} did not come from {whence}, trying again: {event.reason}")]
+
+    def state_arrived(self, event: StateArrived, now_ms: float) -> list[Instruction]:
+        join = self.joins.get(event.replica)
+        if join is None or join.phase is not Phase.FETCHING:
+            # The layout has changed its mind meanwhile.
+            return [] if event.replica in self.node.hosted() else [DropReplica(event.replica)]
+        join.arrived(event.state.committed, event.size, now_ms)
+        self.node.traffic["state"] += event.size
+        return self.node.hosting.host(event.replica, event.state)
+
+    def _copy_again(self, now_ms: float) -> list[Instruction]:
+        """The copy of the ingress log is of no use: its leader is gone, or the members went on without this node."""
+        sources = self.node.sources
+        join = None if self.node.ingress is None else self.joins.get(self.node.ingress)
+        if join is None or sources is None or not (sources.copy_again or sources.log.expelled):
+            return []
+        self.node.hosting.unhost(join.replica)
+        join.phase = Phase.FETCHING
+        join.failed(now_ms)
+        return [DropReplica(join.replica)]
+
+    def layout_changed(self, now_ms: float) -> list[Instruction]:
+        """Let go of what the layout does not place here, begin with what it lets join."""
+        layout, placed = self.node.layout, set(self.node.hosting.placed_here())
+        out: list[Instruction] = []
+        for replica in sorted({*self.node.hosted(), *self.joins} - placed):
+            if replica in self.joins and self.joins.pop(replica).phase is Phase.FETCHING:
+                out.append(AbandonFetch(replica))
+            if replica in self.node.hosted():
+                out.append(Report(f"{replica} on {self.node.me} was replaced and is given up here"))
+            self.node.hosting.unhost(replica)
+            out.append(DropReplica(replica))
+        for replica in sorted(placed - set(self.node.hosted()) - set(self.joins)):
+            if replica in layout.joining:
+                out += self.begin(replica, None, now_ms)
+            else:
+                out.append(self.node.hosting.absent(replica))
+        for replica in [replica for replica in self.joins if replica not in layout.joining]:
+            out += self._promoted(self.joins.pop(replica))
+        return [*out, *(step for join in self.joins.values() for step in self._ask_for_claims(join))]
+
+    def _promoted(self, join: CatchUp) -> list[Instruction]:
+        """The layout takes a replica for redundancy; one that has lost its state since it said so has to say that."""
+        if join.replica in self.node.hosted():
+            return []
+        abandon = [AbandonFetch(join.replica)] if join.phase is Phase.FETCHING else []
+        return [*abandon, self.node.hosting.absent(join.replica)]
+
+    def tick(self, now_ms: float) -> list[Instruction]:
+        out = self._copy_again(now_ms)
+        for replica, join in self.joins.items():
+            found = join.next_donor(self._producers(join), self._donors(replica), now_ms)
+            if found is not None:
+                out.append(FetchState(replica, found[0]))
+            elif join.phase is Phase.CATCHING_UP and self._keeps_up(join):
+                out.append(ReportCaughtUp(replica, join.finish(now_ms)))
+        return out
+
+    def wake_times_ms(self) -> list[float]:
+        return [due for join in self.joins.values() if (due := join.next_retry_ms()) is not None]
+
+    def check(self) -> None:
+        for replica, join in self.joins.items():
+            join.check()
+            at_work = join.phase in (Phase.CATCHING_UP, Phase.CAUGHT_UP)
+            assert (replica in self.node.hosted()) == at_work, f"{replica} is {join.phase.value}"
+
+    # --- helping others -------------------------------------------------------------------------------
+
+    def pin_asked(self, event: PinAsked, _now_ms: float) -> list[Instruction]:
+        """Another node builds a replica of a shard that is at home here: keep the present state for it."""
+        replica = next((r for r in self.node.hosted() if r.shard == event.shard), None)
+        join = None if replica is None else self.joins.get(replica)
+        if replica is None or join is not None or self.node.hosting.diverged(replica):
+            return [RefusePin(event.ticket, f"{self.node.me} has no full replica of {event.shard}")]
+        if replica.shard == INGRESS:
+            return self._pin_ingress(replica, event)
+        boxes = self.node.outboxes.of(replica)
+        # A version may be committed before the node has heard of its units.
+        version = min([self.node.replicas[replica].committed, *(box.last for box in boxes)])
+        units = tuple((box.stream, min(box.base, version), min(box.last, version)) for box in boxes)
+        return [PinState(event.ticket, replica, version, units)]
+
+    def _pin_ingress(self, replica: ReplicaId, event: PinAsked) -> list[Instruction]:
+        sources, layout = self.node.sources, self.node.layout
+        assert sources is not None
+        out: list[Instruction] = []
+        admission = None
+        # One that the layout here does not let join would not be waited for once it is a member.
+        if layout.replica_on(event.node, INGRESS) in layout.joining:
+            if event.node in self.node.sync.members:
+                # It has no log any more, even if it is still the leader by the documents.
+                out += sources.given_up(event.node)
+            admission, steps = sources.learn(event.node)
+            out += steps
+        if admission is None:
+            reason = f"{self.node.me} cannot take {event.node} into the ingress at this moment"
+            return [*out, RefusePin(event.ticket, reason)]
+        units = tuple((box.stream, box.base, box.last) for box in self.node.outboxes.of(replica))
+        return [*out, PinState(event.ticket, replica, admission.index, units, admission)]
+
+    # --- details --------------------------------------------------------------------------------------
+
+    def _producers(self, join: CatchUp) -> dict[StreamId, list[NodeId]]:
+        return {stream: self.node.subscriptions.reachable(stream) for stream in join.inputs}
+
+    def _donors(self, replica: ReplicaId) -> list[NodeId | None]:
+        """Who can give the state, in order of preference."""
+        layout, node = self.node.layout, self.node
+        if replica.shard == INGRESS:
+            # If this node still leads by the documents, the other members learn from its question that it cannot.
+            donors = node.sync.members if node.sync.leader == node.me else {node.sync.leader}
+            return [*sorted((donors & node.links) - {node.me})]
+        full = layout.full_nodes_of(replica.shard)
+        if not full:
+            return [None]
+        return [donor for donor in full if donor in node.links and donor != node.me]
+
+    def _ask_for_claims(self, join: CatchUp, nodes: Collection[NodeId] | None = None) -> list[Instruction]:
+        return [
+            Send(node, Claim(stream, join.replica, self.node.layout.version))
+            for stream, node in join.claims(self._producers(join))
+            if nodes is None or node in nodes
+        ]
+
+    def _keeps_up(self, join: CatchUp) -> bool:
+        if join.replica.shard == INGRESS:
+            return self.node.sources is not None and self.node.sources.log.member
+        replica = self.node.replicas[join.replica]
+        available = {stream: inbox.available for stream, inbox in replica.inboxes.items()}
+        keepers = {stream: self.node.subscriptions.keepers(stream) for stream in join.inputs}
+        if not replica.asked or replica.stopped is not None or not join.provided(keepers, available):
+            return False
+        return join.within(self.node.settings.catch_up_lag, replica.committed, max(available.values(), default=0))

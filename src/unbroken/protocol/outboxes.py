@@ -1,0 +1,158 @@
+"""The outboxes of a node's replicas, and who is sent what from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.instructions import DropOutbox, GiveUp, Instruction, Send, SendUnit
+from unbroken.protocol.layout import Layout, Topology
+from unbroken.protocol.messages import Ack, Claim, Claimed, Missing, Subscribe, Unsubscribe
+from unbroken.protocol.outbox import SNAPSHOT, Outbox
+from unbroken.protocol.recovery import StoredUnits
+from unbroken.protocol.units import UnitHeader
+
+
+def snapshot_of(shard: ShardId) -> ReplicaId:
+    """The name by which a shard's last snapshot acknowledges, as if it were a replica that seldom commits."""
+    return ReplicaId(shard, SNAPSHOT)
+
+
+@dataclass
+class Outboxes:
+    """One outbox per stream produced here, each with the replica that fills it.
+
+    Invariants: those of each outbox; a subscription has a route; a claim is confirmed only by an outbox that works
+    by a layout that counts the claimant, so that nothing it needs can be dropped afterwards.
+    """
+
+    topology: Topology
+    client_retain: int
+    claim_units: int
+    claim_bytes: int
+    snapshots: bool = False
+    boxes: dict[StreamId, Outbox] = field(default_factory=dict)
+    owners: dict[StreamId, ReplicaId] = field(default_factory=dict)
+    routes: dict[tuple[StreamId, str], NodeId] = field(default_factory=dict)
+    claims: list[tuple[NodeId, Claim]] = field(default_factory=list)
+    given_up: set[ReplicaId] = field(default_factory=set)
+
+    def open(self, stream: StreamId, owner: ReplicaId, layout: Layout, stored: StoredUnits) -> None:
+        """The outbox of a stream that ``owner`` produces here, with what is on disk of it."""
+        sink = stream.consumer.part
+        retain = self.client_retain if sink in self.topology.client_sinks else 0
+        headers = {header.number: header for header in stored.headers}
+        counted = self._counted(stream, owner, layout)
+        self.boxes[stream] = Outbox(stream, counted, retain=retain, base=stored.base, headers=headers)
+        self.owners[stream] = owner
+
+    def close(self, owner: ReplicaId) -> None:
+        """Forget the outboxes of a replica that is not hosted here any more."""
+        for stream in [stream for stream, replica in self.owners.items() if replica == owner]:
+            del self.boxes[stream], self.owners[stream]
+            for key in [key for key in self.routes if key[0] == stream]:
+                del self.routes[key]
+
+    def of(self, owner: ReplicaId) -> list[Outbox]:
+        return [self.boxes[stream] for stream, replica in self.owners.items() if replica == owner]
+
+    # --- what is asked of them ------------------------------------------------------------------------
+
+    def subscribe(self, sender: NodeId, message: Subscribe) -> list[Instruction]:
+        box = self.boxes.get(message.stream)
+        if box is None:
+            return []  # the subscriber is told when this node begins to produce the stream
+        self.routes[message.stream, message.subscriber] = sender
+        complete = box.subscribe(message.subscriber, message.after)
+        sends = self.sends(box)
+        if complete:
+            return sends
+        return [Send(sender, Missing(message.stream, message.subscriber, box.base)), *sends]
+
+    def unsubscribe(self, message: Unsubscribe) -> None:
+        if self.routes.pop((message.stream, message.subscriber), None) is not None:
+            self.boxes[message.stream].unsubscribe(message.subscriber)
+
+    def subscriber_gone(self, node: NodeId) -> None:
+        for stream, subscriber in [key for key, where in self.routes.items() if where == node]:
+            del self.routes[stream, subscriber]
+            self.boxes[stream].unsubscribe(subscriber)
+
+    def ack(self, message: Ack) -> list[Instruction]:
+        box = self.boxes.get(message.stream)
+        if box is None:
+            return []
+        box.ack(message.subscriber, message.through)
+        return [*self.trim(box), *self.sends(box), *self._give_up(box)]
+
+    def claim(self, sender: NodeId, message: Claim, layout: Layout) -> list[Instruction]:
+        """Confirm a claim as soon as the layout here counts the claimant."""
+        if (sender, message) not in self.claims:
+            self.claims.append((sender, message))
+        return self._confirm(layout)
+
+    # --- what happens to them -------------------------------------------------------------------------
+
+    def produced(self, header: UnitHeader) -> tuple[bool, list[Instruction]]:
+        """Take a unit into its outbox; whether it was not there before, and what follows."""
+        box = self.boxes[header.stream]
+        if not box.add(header):
+            stale = header.number <= box.base
+            # Produced again after a restart, although nobody needs it any more.
+            out: list[Instruction] = [DropOutbox(self.owners[header.stream], header.stream, (header.number,))]
+            return False, out if stale else []
+        return True, [*self.sends(box), *self.trim(box)]
+
+    def layout_changed(self, layout: Layout) -> list[Instruction]:
+        out: list[Instruction] = []
+        for stream, box in self.boxes.items():
+            box.count(self._counted(stream, self.owners[stream], layout))
+            out += self.trim(box)
+        self.given_up &= set(layout.placement)
+        return [*out, *self._confirm(layout)]
+
+    def sends(self, box: Outbox) -> list[Instruction]:
+        owner = self.owners[box.stream]
+        return [
+            SendUnit(self.routes[box.stream, subscriber], owner, box.headers[number])
+            for subscriber, number in box.sends()
+        ]
+
+    def trim(self, box: Outbox) -> list[Instruction]:
+        dropped = box.trim()
+        return [DropOutbox(self.owners[box.stream], box.stream, tuple(dropped))] if dropped else []
+
+    def check(self) -> None:
+        for box in self.boxes.values():
+            box.check()
+
+    def _counted(self, stream: StreamId, owner: ReplicaId, layout: Layout) -> frozenset[ReplicaId]:
+        """Who has to acknowledge a stream: its consumer's replicas, or the sink, on this replica's own account."""
+        sink = stream.consumer.part
+        if sink in self.topology.client_sinks:
+            return frozenset()
+        if sink in self.topology.sinks:
+            return frozenset({ReplicaId(stream.consumer, owner.index)})
+        snapshot = {snapshot_of(stream.consumer)} if self.snapshots else set()
+        return layout.counted(stream.consumer) | snapshot
+
+    def _confirm(self, layout: Layout) -> list[Instruction]:
+        out: list[Instruction] = []
+        waiting: list[tuple[NodeId, Claim]] = []
+        for sender, claim in self.claims:
+            if layout.version < claim.version:
+                waiting.append((sender, claim))
+            elif (box := self.boxes.get(claim.stream)) is not None and claim.replica in box.counted:
+                out.append(Send(sender, Claimed(claim.stream, claim.replica, box.acked[claim.replica], box.last)))
+        self.claims = waiting
+        return out
+
+    def _give_up(self, box: Outbox) -> list[Instruction]:
+        """Consumers that hold up more than the settings allow are to be built again from their peers."""
+        out: list[Instruction] = []
+        for replica in box.overdue(self.claim_units, self.claim_bytes):
+            if replica not in self.given_up:
+                self.given_up.add(replica)
+                kept = max(box.acked.values()) - box.acked[replica]
+                out.append(GiveUp(replica, f"it is {kept} units of {box.stream} behind its peer"))
+        return out

@@ -1,0 +1,45 @@
+"""What a replica's directory holds: enough to go on from it after a restart, or on another node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from unbroken.protocol.ids import StreamId
+from unbroken.protocol.ingress import Admission, Entry
+from unbroken.protocol.units import UnitHeader
+
+
+@dataclass(frozen=True)
+class StoredUnits:
+    """The units of an outbox on disk: those after ``base``, without holes."""
+
+    base: int
+    headers: tuple[UnitHeader, ...] = ()
+
+
+@dataclass(frozen=True)
+class LogState:
+    """The ingress log on disk: everything up to ``committed`` is done with, ``entries`` follow it.
+
+    A copy that a newcomer was given comes with the ``admission`` that its leader noted.
+    """
+
+    committed: int = 0
+    entries: tuple[Entry, ...] = ()
+    pulse: int = 0
+    finished: bool = False
+    admission: Admission | None = None
+
+
+@dataclass(frozen=True)
+class ReplicaState:
+    """A replica as its directory shows it; the empty one is a replica that has yet to begin.
+
+    ``committed`` is the version of a segment's checkpoint; ``log`` is set for the ingress only.
+    """
+
+    committed: int = 0
+    outboxes: Mapping[StreamId, StoredUnits] = field(default_factory=dict)
+    inboxes: Mapping[StreamId, tuple[UnitHeader, ...]] = field(default_factory=dict)
+    log: LogState = field(default_factory=LogState)

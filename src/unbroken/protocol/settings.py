@@ -1,0 +1,28 @@
+"""What can be tuned in the protocol; the user's settings are translated into these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ProtocolSettings:
+    """Times are in milliseconds, sizes in bytes.
+
+    With ``snapshots``, producers keep what follows the last snapshot of a shard, so that it can go on from there if
+    all its replicas are lost.
+    """
+
+    pulse_min_ms: float = 250
+    pulse_max_ms: float = 10_000
+    pulse_start_ms: float = 500
+    in_flight_slack: int = 0
+    hedge_ms: float = 100
+    client_retain: int = 2_000
+    grace_ms: float = 200
+    single_delivery: bool = False
+    patience_ms: float = 2_000
+    catch_up_lag: int = 2
+    claim_units: int = 1_000
+    claim_bytes: int = 1 << 30
+    snapshots: bool = False

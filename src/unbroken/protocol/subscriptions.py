@@ -1,0 +1,125 @@
+"""From whom the replicas of a node get their input, and what happens when it does not come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unbroken.protocol.feeds import Feed
+from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
+from unbroken.protocol.instructions import Instruction, Send, StopReplica
+from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.messages import Missing, Subscribe, Unsubscribe
+from unbroken.protocol.replica import SegmentReplica
+
+if TYPE_CHECKING:
+    from unbroken.protocol.node import NodeProtocol
+
+
+@dataclass
+class Subscriptions:
+    """The feeds of the replicas that are at work on a node.
+
+    Everything here is repeated whenever it may have been lost: when a link stands again, when a replica begins to
+    serve, when the layout or the in-sync set changes.
+
+    Invariant: a replica that needs a unit is subscribed to whoever can be reached and may have it, as the way of
+    delivery wants it.
+    """
+
+    node: NodeProtocol
+
+    def feeds(self, replica: ReplicaId) -> dict[StreamId, Feed]:
+        tuned = self.node.settings
+        return {
+            stream: Feed(tuned.single_delivery, tuned.patience_ms, turn=replica.index)
+            for stream in self.node.topology.inputs(replica.shard)
+        }
+
+    # --- who produces ---------------------------------------------------------------------------------
+
+    def producers(self, stream: StreamId) -> set[NodeId]:
+        """Where a stream comes from. The in-sync set has the last word on who cuts the sources, so a member that
+        only the layout has given up is still listened to."""
+        shard = self.node.topology.host_shard(stream.producer)
+        return set(self.node.layout.nodes_of(shard)) | (self.node.sync.members if shard == INGRESS else set())
+
+    def reachable(self, stream: StreamId) -> list[NodeId]:
+        """The nodes that can send a stream at this moment, this one first, then by the age of their replicas."""
+        node = self.node
+        hosts = node.layout.nodes_of(node.topology.host_shard(stream.producer))
+        idle = {name for name, replica in hosts.items() if replica in node.layout.joining - node.serving}
+        nodes = (self.producers(stream) & node.links) - idle
+        if stream not in node.outboxes.boxes:
+            nodes.discard(node.me)
+        return sorted(nodes, key=lambda name: (name != node.me, hosts[name].index if name in hosts else 0, name))
+
+    def keepers(self, stream: StreamId) -> set[NodeId]:
+        """The nodes that have to keep a stream for a replica before it counts: full producers, and whoever serves."""
+        shard = self.node.topology.host_shard(stream.producer)
+        return set(self.node.layout.full_nodes_of(shard)) | set(self.reachable(stream))
+
+    # --- subscribing ----------------------------------------------------------------------------------
+
+    def update(self, replica: SegmentReplica) -> list[Instruction]:
+        """Subscribe to those producers that can be reached, as the way of delivery wants it."""
+        out: list[Instruction] = []
+        if replica.stopped is not None:
+            return out
+        name = str(replica.replica)
+        for stream, feed in replica.feeds.items():
+            joined, left = feed.update(self.reachable(stream))
+            after = replica.inboxes[stream].available
+            out += [Send(node, Unsubscribe(stream, name)) for node in left if node in self.node.links]
+            out += [Send(node, Subscribe(stream, name, after)) for node in joined]
+        return out
+
+    def update_all(self) -> list[Instruction]:
+        return [step for replica in self.node.replicas.values() for step in self.update(replica)]
+
+    def renew(self, node: NodeId) -> list[Instruction]:
+        """What ``node`` was asked for may be lost: ask again."""
+        for replica in self.node.replicas.values():
+            for feed in replica.feeds.values():
+                feed.forget(node)
+        return self.update_all()
+
+    def turn(self, replica: SegmentReplica, now_ms: float) -> list[Instruction]:
+        """Turn away from producers that keep a replica waiting for too long.
+
+        With a single one in reach this is to ask it once more.
+        """
+        if not self.node.settings.single_delivery:
+            return []
+        out: list[Instruction] = []
+        starving = replica.starving() if replica.asked and replica.stopped is None else []
+        for stream, feed in replica.feeds.items():
+            if stream not in starving:
+                feed.content()
+            elif feed.starve(now_ms):
+                left = feed.turn_away()
+                name = str(replica.replica)
+                out += [Send(node, Unsubscribe(stream, name)) for node in left if node in self.node.links]
+                out += self.update(replica)
+        return out
+
+    # --- what cannot be had ---------------------------------------------------------------------------
+
+    def missing(self, sender: NodeId, message: Missing) -> list[Instruction]:
+        """A producer has dropped what a replica here needs."""
+        replica = self.node.replicas.get(ReplicaId.parse(message.subscriber))
+        if replica is None:
+            return []
+        replica.holes[message.stream, sender] = message.base
+        return self.lacking(replica)
+
+    def lacking(self, replica: SegmentReplica) -> list[Instruction]:
+        """If every producer has dropped what a replica needs next, it has to be built again."""
+        if replica.stopped is not None:
+            return []
+        for stream in sorted({stream for stream, _ in replica.holes}):
+            inbox, nodes = replica.inboxes[stream], self.producers(stream)
+            if nodes and all(replica.holes.get((stream, node), 0) > inbox.available for node in nodes):
+                replica.stopped = f"unit {inbox.available + 1} of {stream} is kept nowhere any more"
+                return [StopReplica(replica.replica, replica.stopped)]
+        return []

@@ -1,0 +1,315 @@
+"""What can happen in the simulated cluster by itself: everything that is neither a fault nor a user's wish.
+
+``enabled`` lists every step that can be taken next, ``perform`` takes one of them. A schedule is nothing but a sequence
+of such choices, so a failing one can be replayed: by hypothesis, or by the seed of ``schedules.run_schedule``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from itertools import permutations
+from typing import Any
+
+from protocol.cluster_effects import ClusterEffects, SimNode, Transfer
+from protocol.model_parts import Exchange, FakeSpark, source_unit
+from unbroken.protocol.events import (
+    FetchFailed,
+    GateAsked,
+    InSyncChanged,
+    LayoutChanged,
+    LinkLost,
+    PinAsked,
+    Produced,
+    Received,
+    SinkDelivered,
+    SnapshotTaken,
+    SourcesPolled,
+    StateArrived,
+    SubscriberGone,
+    Tick,
+    UnitArrived,
+)
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.ingress import Entry, InSync, ProposeInSync
+from unbroken.protocol.instructions import PollSources
+
+Action = tuple[Any, ...]
+"""What can happen next: the name of a ``do_`` method and its arguments."""
+
+GATE_WAIT_MS = 30.0
+
+
+class ClusterSteps(ClusterEffects):
+    """A cluster in which nothing happens unless ``perform`` is called."""
+
+    def enabled(self) -> list[Action]:
+        """Every step that is not a fault, in an order that depends on nothing but the state."""
+        return [*self._link_actions(), *self._node_actions(), *self._store_actions()]
+
+    def perform(self, action: Action) -> None:
+        """Take a step; nothing happens if it was possible a moment ago and is not any more."""
+        kind, *arguments = action
+        getattr(self, f"do_{kind}")(*arguments)
+
+    def advance(self) -> bool:
+        """Let time pass until the next node wants to wake up; False if none does."""
+        awake = [node for node in self.nodes.values() if not node.frozen]
+        wakes = [wake for node in awake if (wake := node.protocol.next_wake_ms()) is not None]
+        if not wakes:
+            return False
+        self.now = max(self.now, min(wakes))
+        for node in awake:
+            wake = node.protocol.next_wake_ms()
+            if wake is not None and wake <= self.now:
+                self.handle(node.me, Tick())
+        return True
+
+    def runs(self, name: NodeId) -> bool:
+        return name in self.nodes and not self.nodes[name].frozen
+
+    def _link_actions(self) -> Iterator[Action]:
+        awake = [name for name in self.nodes if self.runs(name)]
+        for pair in permutations(awake, 2):
+            if pair not in self.exchanges:
+                yield ("connect", *pair)
+        for exchange in [*self.exchanges.values(), *self.stale]:
+            if exchange.messages and self.runs(exchange.server):
+                yield ("message", exchange)
+            if exchange.units and self.runs(exchange.client):
+                yield ("unit", exchange)
+            if not exchange.alive:
+                if not exchange.client_noticed and self.runs(exchange.client):
+                    yield ("lost", exchange)
+                if not exchange.server_noticed and self.runs(exchange.server):
+                    yield ("gone", exchange)
+
+    def _node_actions(self) -> Iterator[Action]:
+        for name, node in self.nodes.items():
+            if node.frozen:
+                continue
+            for replica, spark in node.sparks.items():
+                if spark.can_step:
+                    yield ("spark", name, replica)
+            if node.jobs:
+                yield ("source", name)
+            for stream in node.deliveries:
+                yield ("sink", name, stream)
+            for transfer in node.transfers:
+                if self._can_move(transfer):
+                    yield ("transfer", name, transfer)
+
+    def _can_move(self, transfer: Transfer) -> bool:
+        """A frozen donor lets its newcomer wait; one that is gone fails it."""
+        if transfer.stage in ("copied", "failed") or transfer.donor is None:
+            return True
+        return transfer.donor not in self.nodes or self.runs(transfer.donor)
+
+    def _store_actions(self) -> Iterator[Action]:
+        if self.orphans:
+            yield ("orphan",)
+        for name, node in self.nodes.items():
+            if name in self.store.present and not node.frozen:
+                if node.writes:
+                    yield ("write", name)
+                if node.documents:
+                    yield ("document", name, False)
+                if len(node.documents) > 1:
+                    yield ("document", name, True)
+            elif not node.frozen:
+                yield ("return", name)
+        for name in self.store.present:
+            if name not in self.nodes:
+                yield ("forget", name)
+        if self.store.decision(self.now) is not None:
+            yield ("control",)
+
+    # --- links ----------------------------------------------------------------------------------------
+
+    def do_connect(self, client: NodeId, server: NodeId) -> None:
+        if (client, server) not in self.exchanges:
+            self.connect(client, server)
+
+    def do_message(self, exchange: Exchange) -> None:
+        if exchange.messages:
+            self.handle(exchange.server, Received(exchange.client, exchange.messages.popleft()))
+
+    def do_unit(self, exchange: Exchange) -> None:
+        if not exchange.units:
+            return
+        owner, header = exchange.units.popleft()
+        held = self.nodes[exchange.server].disk.replicas.get(owner)
+        found = None if held is None else held.outbox.get((header.stream, header.number))
+        if found is not None:  # otherwise trimmed since: everybody who counts has it
+            self.handle(exchange.client, UnitArrived(header, exchange.server, header.size), found[1])
+
+    def do_lost(self, exchange: Exchange) -> None:
+        """The client notices the end of its link and may connect again, even before the server notices."""
+        exchange.client_noticed = True
+        if self.exchanges.get((exchange.client, exchange.server)) is exchange:
+            del self.exchanges[exchange.client, exchange.server]
+            if not exchange.server_noticed:
+                self.stale.append(exchange)
+        self.handle(exchange.client, LinkLost(exchange.server))
+
+    def do_gone(self, exchange: Exchange) -> None:
+        """The server notices. A connection that has replaced this one keeps its subscriptions."""
+        exchange.server_noticed = True
+        exchange.messages.clear()
+        if exchange in self.stale:
+            self.stale.remove(exchange)
+        current = self.exchanges.get((exchange.client, exchange.server))
+        if current is None or current is exchange:
+            self.handle(exchange.server, SubscriberGone(exchange.client))
+
+    # --- queries, sources, sinks ----------------------------------------------------------------------
+
+    def do_spark(self, name: NodeId, replica: ReplicaId) -> None:
+        node = self.nodes[name]
+        spark = node.sparks.get(replica)
+        if spark is None or not spark.can_step:
+            return
+        if spark.uncommitted is not None:
+            spark.commit()
+        elif spark.round_complete:
+            number = spark.end_round()
+            if number is not None:
+                self._process(node, spark, number)
+                return
+        instance = spark.instances[len(spark.answers)]
+        spark.ticket = next(self.serial)
+        question = GateAsked(replica, instance, spark.committed, spark.ticket, self.now + GATE_WAIT_MS)
+        self.handle(name, question)
+
+    def _process(self, node: SimNode, spark: FakeSpark, number: int) -> None:
+        disk = spark.disk
+        contents = {stream: disk.inbox[stream, number][1] for stream in self.topology.inputs(spark.replica.shard)}
+        header = node.protocol.replicas[spark.replica].cut_header(number)
+        assert header is not None
+        outputs = spark.process(number, contents, self.topology.outputs(spark.replica.shard))
+        faithful = spark.corrupt_from is None
+        headers = [self.write_unit(disk, s, number, content, header.final, faithful) for s, content in outputs.items()]
+        self.handle(node.me, Produced(spark.replica, number, tuple(headers)))
+
+    def do_source(self, name: NodeId) -> None:
+        node = self.nodes[name]
+        if not node.jobs:
+            return
+        job = node.jobs.popleft()
+        if isinstance(job, PollSources):
+            body = f"pulse {job.pulse} polled as number {next(self.serial)}".encode()
+            self.handle(name, SourcesPolled(job.pulse, body, final=job.pulse >= self.pulses))
+        elif not job.entry.pulse:
+            node.pushed.append(job.entry.body)
+        else:
+            self._cut_sources(node, job.entry)
+
+    def _cut_sources(self, node: SimNode, entry: Entry) -> None:
+        replica = node.protocol.ingress
+        assert replica is not None
+        disk = node.disk.replicas[replica]
+        rows, node.pushed, node.cut = (entry.body, *node.pushed), [], entry.pulse
+        headers = [
+            self.write_unit(disk, stream, entry.pulse, source_unit(stream, rows), entry.final)
+            for source in self.topology.sources
+            for stream in self.topology.outputs(ShardId(source, 0))
+        ]
+        self.handle(node.me, Produced(replica, entry.pulse, tuple(headers)))
+
+    def do_sink(self, name: NodeId, stream: StreamId) -> None:
+        node = self.nodes[name]
+        if stream not in node.deliveries:
+            return
+        replica, header = node.deliveries.pop(stream)
+        self.sink.write(stream, header.number, node.disk.replicas[replica].outbox[stream, header.number][1])
+        self.handle(name, SinkDelivered(stream, header.number))
+
+    # --- state on its way -----------------------------------------------------------------------------
+
+    def do_transfer(self, name: NodeId, transfer: Transfer) -> None:
+        """The next stage of a copy: asked, pinned, copied, arrived. Without its donor it fails."""
+        node = self.nodes[name]
+        if transfer not in node.transfers or not self._can_move(transfer):
+            return
+        if transfer.donor is None and transfer.stage == "asked":
+            transfer.stage, transfer.pinned = "pinned", deepcopy(self.snapshots[transfer.replica.shard])
+        elif transfer.donor is not None and transfer.donor not in self.nodes and transfer.stage != "copied":
+            transfer.stage = "failed"
+        match transfer.stage:
+            case "asked":
+                assert transfer.donor is not None
+                transfer.ticket = next(self.serial)
+                self.handle(transfer.donor, PinAsked(transfer.replica.shard, name, transfer.ticket))
+                assert transfer.stage != "asked", f"{transfer.donor} did not answer {transfer}"
+            case "pinned":
+                transfer.stage = "copied"
+            case "copied":
+                assert transfer.pinned is not None
+                node.transfers.remove(transfer)
+                node.disk.replicas[transfer.replica] = transfer.pinned
+                state = transfer.pinned.recover(transfer.replica)
+                self.handle(name, StateArrived(transfer.replica, state, transfer.donor, 1))
+            case "failed":
+                node.transfers.remove(transfer)
+                self.handle(name, FetchFailed(transfer.replica, transfer.donor, "the transfer failed"))
+
+    def do_snapshot(self, name: NodeId, shard: ShardId) -> None:
+        """A node saves the state of a shard where it outlives all replicas."""
+        ticket = next(self.serial)
+        self.saving.add(ticket)
+        self.handle(name, PinAsked(shard, name, ticket))
+        self.handle(name, SnapshotTaken(shard, self.snapshots[shard].committed))
+
+    # --- the store ------------------------------------------------------------------------------------
+
+    def do_write(self, name: NodeId) -> None:
+        if name not in self.store.present or not self.nodes[name].writes:
+            return
+        step, ingress = self.nodes[name].writes.popleft()
+        changed = self.store.write(step, ingress)
+        if changed:
+            self._tell_all(self.store.sync)
+        elif isinstance(step, ProposeInSync):
+            self.nodes[name].documents.append(self.store.sync)
+
+    def do_orphan(self) -> None:
+        """Something that a process wrote just before it ended reaches the store."""
+        if self.orphans and self.store.write(*self.orphans.popleft()):
+            self._tell_all(self.store.sync)
+
+    def do_document(self, name: NodeId, skip: bool) -> None:
+        """A node sees a document; it may see only the newest ones."""
+        node = self.nodes[name]
+        if not node.documents or name not in self.store.present:
+            return
+        if skip:
+            newest = {type(document): document for document in node.documents}
+            node.documents.clear()
+            node.documents.extend(newest.values())
+        document = node.documents.popleft()
+        self.handle(name, InSyncChanged(document) if isinstance(document, InSync) else LayoutChanged(document))
+
+    def do_control(self) -> None:
+        decision = self.store.decision(self.now)
+        if decision is not None:
+            self.store.publish(decision)
+            self._tell_all(self.store.layout)
+
+    def do_forget(self, name: NodeId) -> None:
+        """The session of a node that was killed ends."""
+        if name not in self.nodes:
+            self.store.present.pop(name, None)
+
+    def do_return(self, name: NodeId) -> None:
+        """A node whose session had ended has a new one, and reads what it has missed."""
+        node = self.nodes[name]
+        self.store.present[name] = node.disk.identity
+        node.documents.extend([self.store.layout, self.store.sync])
+
+    def _tell_all(self, document: Any) -> None:
+        for name, node in self.nodes.items():
+            if name in self.store.present:
+                node.documents.append(document)
+
+    def hosts(self, name: NodeId, replica: ReplicaId) -> bool:
+        return name in self.nodes and replica in self.nodes[name].protocol.hosted()

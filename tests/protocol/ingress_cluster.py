@@ -1,0 +1,298 @@
+"""Members of one ingress log with their disks, the links between them, newcomers, and a store with compare-and-set."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from unbroken.protocol.ids import NodeId
+from unbroken.protocol.ingress import (
+    Admission,
+    Commit,
+    CopyAgain,
+    Entry,
+    IngressInstruction,
+    IngressLog,
+    IngressMessage,
+    InSync,
+    Persist,
+    ProposeInSync,
+    Tell,
+)
+
+Action = tuple[Any, ...]
+Pair = tuple[NodeId, NodeId]
+
+
+@dataclass
+class Disk:
+    """A log directory: entries after the base. ``whole``: nothing that was written to it has been lost."""
+
+    entries: dict[int, Entry] = field(default_factory=dict)
+    base: int = 0
+    whole: bool = True
+
+    def persist(self, entry: Entry) -> None:
+        """An entry written again replaces the earlier one and all that followed it."""
+        self.entries = {index: kept for index, kept in self.entries.items() if index < entry.index} | {
+            entry.index: entry
+        }
+
+    def holds(self, entry: Entry) -> bool:
+        return entry.index <= self.base or self.entries.get(entry.index) == entry
+
+    def trim(self, base: int) -> None:
+        self.base = max(self.base, base)
+        self.entries = {index: kept for index, kept in self.entries.items() if index > self.base}
+
+    def copy(self) -> Disk:
+        return Disk(dict(self.entries), self.base)
+
+
+class IngressCluster:
+    """Nodes that are up have a process; of those, members and learners have a log, newcomers have none yet.
+
+    A node that is killed may come back with its disk or without; what it had sent, to peers or to the store, may
+    still arrive.
+    """
+
+    def __init__(self, members: int, spares: int = 0) -> None:
+        names = [f"m{i}" for i in range(members)]
+        self.names = [*names, *(f"s{i}" for i in range(spares))]
+        self.history = [InSync(1, names[0], frozenset(names), 0)]
+        self.up = set(self.names)
+        self.logs = {name: IngressLog(name, self.doc) for name in names}
+        self.disks = {name: Disk(whole=name in names) for name in self.names}
+        self.copies: dict[NodeId, tuple[Admission, Disk]] = {}
+        self.committed: dict[int, Entry] = {}
+        self.applied = dict.fromkeys(self.names, 0)
+        self.links: dict[Pair, deque[IngressMessage]] = {(a, b): deque() for a, b in self._pairs()}
+        self.unnoticed: list[Pair] = []
+        self.proposals: list[tuple[NodeId, ProposeInSync]] = []
+        self.news: dict[NodeId, deque[InSync]] = {name: deque() for name in self.names}
+        self.serial = 0
+
+    @property
+    def doc(self) -> InSync:
+        """What the store says."""
+        return self.history[-1]
+
+    # --- what happens by itself ---------------------------------------------------------------------------
+
+    def actions(self) -> list[Action]:
+        return [
+            *(("message", pair) for pair, queue in self.links.items() if queue and pair[1] in self.up),
+            *(("notice", pair) for pair in self.unnoticed if pair[0] in self.logs),
+            *(("connect", pair) for pair in self._pairs() if pair not in self.links and self.up >= set(pair)),
+            *(("decide", place) for place in range(len(self.proposals))),
+            *(("news", name) for name in self.logs if self.news[name]),
+            *(("leave", name) for name, log in self.logs.items() if log.expelled),
+            *(("copied", name) for name in self.copies if name in self.up),
+            *(("ask", name) for name in self.names if self._is_newcomer(name)),
+        ]
+
+    def perform(self, action: Action) -> None:
+        match action:
+            case ("message", (sender, to)):
+                message = self.links[sender, to].popleft()
+                if to in self.logs:
+                    self._carry_out(to, self.logs[to].receive(sender, message))
+            case ("notice", (name, peer)):
+                self.unnoticed.remove((name, peer))
+                self._carry_out(name, self.logs[name].lost(peer))
+            case ("connect", (name, peer)):
+                self.links[name, peer] = deque()
+                self._connected(name, peer)
+            case ("decide", place):
+                self._decide(*self.proposals.pop(place))
+            case ("news", name):
+                self._carry_out(name, self.logs[name].in_sync(self.news[name].popleft()))
+            case ("leave", name):
+                self._drop(name)
+            case ("copied", name):
+                self._copied(name)
+            case ("ask", name):
+                self._ask(name)
+
+    def append(self, name: NodeId) -> None:
+        if name in self.logs and self.logs[name].leading:
+            self.serial += 1
+            self._carry_out(name, self.logs[name].append(f"{name} {self.serial}".encode()))
+
+    # --- faults -------------------------------------------------------------------------------------------
+
+    def cut(self, pair: Pair) -> None:
+        if self.links.pop(pair, None) is not None:
+            self.unnoticed.append(pair)
+
+    def kill(self, name: NodeId) -> None:
+        """kill -9: the disk stays, and what the process has sent is still on its way."""
+        self.up.discard(name)
+        self.logs.pop(name, None)
+        self.copies.pop(name, None)
+        self.unnoticed = [pair for pair in self.unnoticed if pair[0] != name]
+        for pair in list(self.links):
+            if pair[1] == name:
+                self.cut(pair)
+
+    def wipe(self, name: NodeId) -> None:
+        """Kill a node and lose its disk, unless the log may be nowhere else."""
+        sets = [self.doc, *(step.proposal for _, step in self.proposals if step.replaces == self.doc.version)]
+        whole = {other for other, disk in self.disks.items() if disk.whole and other != name}
+        if all(each.members & whole for each in sets):
+            self.kill(name)
+            self.disks[name] = Disk(whole=False)
+
+    def restart(self, name: NodeId) -> None:
+        """A member comes back with what its disk holds, anybody else as a newcomer."""
+        if name in self.up:
+            return
+        self.up.add(name)
+        self.news[name].clear()
+        if name in self.doc.members and self.disks[name].whole:
+            self._recover(name)
+
+    def trim(self, name: NodeId, back: int) -> None:
+        """The units of what is committed, except the last few, are with their consumers."""
+        if name in self.logs:
+            self.disks[name].trim(self.applied[name] - back)
+
+    def abandon(self, name: NodeId) -> None:
+        """A newcomer's node wants another copy, for a reason of its own; it keeps what it has until it gets one."""
+        self.copies.pop(name, None)
+        if name in self.logs and self.logs[name].learning:
+            del self.logs[name]
+
+    # --- what must hold -----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        for log in self.logs.values():
+            log.check()
+        for name in self.doc.members:
+            if self.disks[name].whole:
+                for entry in self.committed.values():
+                    assert self.disks[name].holds(entry), f"{name} lost committed entry {entry.index}"
+        assert sorted(self.committed) == list(range(1, len(self.committed) + 1)), "committed entries have a hole"
+
+    def settle(self) -> None:
+        """No more faults: everybody who is up becomes a member, one leads, and what it appends is committed by all."""
+        self._run()
+        while not (self.doc.members & self.logs.keys() and self.doc.leader in self.logs):
+            self.restart(min(name for name in self.doc.members - self.up if self.disks[name].whole))
+            self._run()
+        assert self.doc.members == self.up == self.logs.keys(), f"{self.up} are up, the store says {self.doc}"
+        leaders = [name for name, log in self.logs.items() if log.leading]
+        assert leaders == [self.doc.leader], f"{leaders} lead, the store says {self.doc}"
+        self._check_committed(self.logs[leaders[0]].committed)
+        self.append(leaders[0])
+        last = self.logs[leaders[0]].last
+        self._run()
+        self._check_committed(last)
+        assert max(self.committed) == last
+        assert not any(log.entries for log in self.logs.values()), "a tail of an older leader is left"
+
+    def _check_committed(self, last: int) -> None:
+        for name in self.doc.members:
+            assert self.logs[name].committed == last, f"{name} committed only {self.logs[name].committed} of {last}"
+
+    def _run(self) -> None:
+        for _ in range(3_000):
+            actions = self.actions()
+            if not actions:
+                return
+            self.perform(actions[0])
+            self.check()
+        raise AssertionError(f"the ingress does not come to rest: {self.actions()}")
+
+    # --- parts --------------------------------------------------------------------------------------------
+
+    def _pairs(self) -> list[Pair]:
+        return [(a, b) for a in self.names for b in self.names if a != b]
+
+    def _is_newcomer(self, name: NodeId) -> bool:
+        """Whether a node is to ask for a copy, and there is somebody to ask, or has a log that counts."""
+        if name not in self.up or name in self.logs or name in self.copies:
+            return False
+        if name in self.doc.members:
+            return self.disks[name].whole or bool(self.doc.members & self.logs.keys())
+        return self.doc.leader in self.logs
+
+    def _ask(self, name: NodeId) -> None:
+        """A newcomer looks at the document, and asks the leader for a copy."""
+        if name in self.doc.members:
+            if self.disks[name].whole:
+                self._recover(name)
+                return
+            # Everybody sees from the layout that this node has lost its replica.
+            for peer in sorted(self.logs):
+                self._carry_out(peer, self.logs[peer].lost(name))
+            return
+        leader = self.logs[self.doc.leader]
+        admission, steps = leader.learn(name)
+        self._carry_out(leader.me, steps)
+        if admission is not None:
+            self.copies[name] = (admission, self.disks[leader.me].copy())
+            self.disks[name] = Disk()
+
+    def _copied(self, name: NodeId) -> None:
+        """The copy is complete; the newcomer may know an older document than the store has."""
+        admission, disk = self.copies.pop(name)
+        self.disks[name] = disk
+        known = self.history[-1 - self.serial % min(2, len(self.history))]
+        log = IngressLog.learner(name, known, admission, disk.base, list(disk.entries.values()), 0, False)
+        self._start(name, log)
+        if known != self.doc:
+            self.news[name].append(self.doc)
+
+    def _recover(self, name: NodeId) -> None:
+        disk = self.disks[name]
+        log = IngressLog.recovered(name, self.doc, disk.base, list(disk.entries.values()), 0, False)
+        self._start(name, log)
+        for pair in list(self.links):
+            if pair[0] == name:
+                self._connected(*pair)
+
+    def _start(self, name: NodeId, log: IngressLog) -> None:
+        self.logs[name] = log
+        self.news[name].clear()
+        self.applied[name] = log.committed
+        without = [pair for pair in self._pairs() if pair[0] == name and pair not in self.links]
+        self.unnoticed += [pair for pair in without if pair not in self.unnoticed]
+        self._carry_out(name, log.begin())
+
+    def _connected(self, name: NodeId, peer: NodeId) -> None:
+        if (name, peer) in self.unnoticed:
+            self.unnoticed.remove((name, peer))
+        if name in self.logs:
+            self._carry_out(name, self.logs[name].connected(peer))
+
+    def _drop(self, name: NodeId) -> None:
+        """Give a log up. A disk that still counts as whole must hold everything if the store names its node."""
+        del self.logs[name]
+        self.disks[name] = Disk()
+
+    def _decide(self, proposer: NodeId, step: ProposeInSync) -> None:
+        if step.replaces == self.doc.version:
+            self.history.append(step.proposal)
+            for news in self.news.values():
+                news.append(self.doc)
+        self.news[proposer].append(self.doc)
+
+    def _carry_out(self, name: NodeId, steps: list[IngressInstruction]) -> None:
+        for step in steps:
+            match step:
+                case Persist(entry):
+                    self.disks[name].persist(entry)
+                case Commit(entry):
+                    known = self.committed.setdefault(entry.index, entry)
+                    assert known == entry, f"{name} commits {entry}, but {known} was committed"
+                    assert entry.index == self.applied[name] + 1, f"{name} commits {entry} after {self.applied[name]}"
+                    self.applied[name] = entry.index
+                case Tell(to, message):
+                    if (name, to) in self.links:
+                        self.links[name, to].append(message)
+                case ProposeInSync():
+                    self.proposals.append((name, step))
+                case CopyAgain():
+                    self._drop(name)

@@ -1,0 +1,74 @@
+"""Random schedules of the simulated cluster: the same seed gives the same schedule."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from protocol.cluster_effects import SETTINGS
+from protocol.cluster_model import Action, Cluster
+from protocol.model_parts import chain, diamond, join
+
+FAULT_CHANCE = 0.03
+TIME_CHANCE = 0.1
+RARE = ("blackout", "drain", "undrain", "renew", "stop", "wipe")
+"""Kinds of faults that take a while to be repaired, and would leave time for nothing else."""
+
+
+def schedules(few: int) -> range:
+    """The seeds of a run: ``few``, or as many as the environment asks for, from a number on that it may give."""
+    first = int(os.environ.get("UNBROKEN_FIRST_SCHEDULE", "0"))
+    return range(first, first + int(os.environ.get("UNBROKEN_SCHEDULES", few)))
+
+
+def pick_cluster(choose: Callable[[int], int]) -> Cluster:
+    """A small random topology on 2 to 4 nodes and up to 2 standbys."""
+    nodes = 2 + choose(3)
+    replicas = 2 + (choose(nodes - 1) and choose(2))
+    kind = choose(4)
+    if kind == 0:
+        topology = join(1 + choose(2), replicas)
+    elif kind == 1:
+        topology = diamond(1 + choose(2), replicas)
+    else:
+        topology = chain(tuple(1 + choose(2) for _ in range(1 + choose(3))), replicas)
+    settings = replace(
+        SETTINGS,
+        single_delivery=choose(2) == 1,
+        claim_units=3 if choose(4) == 1 else SETTINGS.claim_units,
+        catch_up_lag=choose(3),
+    )
+    return Cluster(topology, nodes, 4 + choose(9), settings, standbys=choose(3), transfers=1 + choose(3))
+
+
+def run_schedule(seed: int, steps: int = 400, fault_chance: float = FAULT_CHANCE) -> Cluster:
+    """A random schedule with faults, then a quiet end."""
+    rng = random.Random(seed)
+    cluster = pick_cluster(rng.randrange)
+    try:
+        for step in range(steps):
+            actions = cluster.enabled()
+            if rng.random() < fault_chance:
+                fault = _pick_fault(cluster, rng)
+                cluster.perform(fault)
+                cluster.check()
+            elif not actions or rng.random() < TIME_CHANCE:
+                cluster.advance()
+            else:
+                cluster.perform(rng.choice(actions))
+            if step % 10 == 0:
+                cluster.check()
+        cluster.settle()
+    except Exception as error:
+        raise AssertionError(f"run_schedule(seed={seed}, steps={steps}): {error}") from error
+    return cluster
+
+
+def _pick_fault(cluster: Cluster, rng: random.Random) -> Action:
+    """A kind of fault first: there are many links to cut and few nodes to kill."""
+    faults = cluster.faults()
+    kinds = sorted({fault[0] for fault in faults})
+    kind = rng.choice([kind for kind in kinds if kind not in RARE or rng.random() < 0.5] or kinds)
+    return rng.choice([fault for fault in faults if fault[0] == kind])

@@ -1,0 +1,195 @@
+"""The parts of a catch-up: the newcomer's way, claims at the producers, from whom a stream is taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.model_parts import chain
+from unbroken.errors import InvariantViolation
+from unbroken.protocol.catchup import RETRY_MS, CatchUp, Phase
+from unbroken.protocol.feeds import LONGEST_PATIENCE, Feed
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.instructions import DropOutbox, GiveUp, Send
+from unbroken.protocol.layout import Layout, chained_placement
+from unbroken.protocol.messages import Ack, Claim, Claimed, Subscribe, Unsubscribe
+from unbroken.protocol.outboxes import Outboxes
+from unbroken.protocol.recovery import StoredUnits
+from unbroken.protocol.units import Digest, UnitHeader
+
+SHARD = ShardId("s0", 0)
+STREAM = StreamId(ShardId("source", 0), SHARD)
+NEWCOMER = ReplicaId(SHARD, 2)
+OWNER = ReplicaId(ShardId("ingress", 0), 0)
+
+
+# --- the newcomer's way -------------------------------------------------------------------------------------
+
+
+def catch_up() -> CatchUp:
+    return CatchUp(NEWCOMER, (STREAM,), since_ms=0)
+
+
+def fetching(donor: str = "d") -> CatchUp:
+    join = catch_up()
+    join.claimed(STREAM, "p", 3, 9)
+    assert join.next_donor({STREAM: ["p"]}, [donor], 0) == (donor,)
+    return join
+
+
+def test_state_is_fetched_when_every_producer_in_reach_has_promised() -> None:
+    join = catch_up()
+    assert join.claims({STREAM: ["q", "p"]}) == [(STREAM, "p"), (STREAM, "q")]
+    join.claimed(STREAM, "p", 3, 9)
+    assert join.next_donor({STREAM: ["p", "q"]}, ["d"], 0) is None
+    assert join.next_donor({STREAM: []}, ["d"], 0) is None, "nobody can send the stream"
+    assert join.next_donor({STREAM: ["p"]}, [], 0) is None, "nobody can give the state"
+    assert join.next_donor({STREAM: ["p"]}, ["d"], 0) == ("d",)
+    assert join.next_donor({STREAM: ["p"]}, ["d"], 0) is None, "once"
+    join.check()
+
+
+def test_a_state_that_nobody_promised_to_continue_is_not_fetched() -> None:
+    join = catch_up()
+    join.phase = Phase.FETCHING
+    with pytest.raises(InvariantViolation):
+        join.check()
+
+
+def test_a_failed_donor_is_asked_again_later_and_another_one_at_once() -> None:
+    join = fetching()
+    join.failed(0)
+    assert join.next_retry_ms() == RETRY_MS
+    assert join.next_donor({STREAM: ["p"]}, ["d"], RETRY_MS - 1) is None
+    assert join.next_donor({STREAM: ["p"]}, ["d", "e"], 1) == ("e",)
+    join.failed(1)
+    assert join.next_donor({STREAM: ["p"]}, ["d", "e"], RETRY_MS) == ("d",)
+
+
+def test_it_has_caught_up_within_the_lag_of_all_it_knows() -> None:
+    join = fetching()
+    with pytest.raises(InvariantViolation):
+        catch_up().arrived(1, 0, 0)
+    join.arrived(7, 2_000_000, 1_500)
+    assert not join.within(1, committed=7, available=7), "a producer had unit 9 long ago"
+    assert not join.within(1, committed=8, available=12)
+    assert join.within(1, committed=8, available=9)
+    assert join.finish(2_000) == ("s0.0#2 took over 2.0 MB at version 7 from d in 1.5 s and caught up in 0.5 s")
+    assert not join.within(1, committed=8, available=9), "told once"
+
+
+def test_it_does_not_count_before_every_producer_keeps_what_it_may_need() -> None:
+    join = fetching()
+    join.arrived(7, 0, 0)
+    assert join.provided({STREAM: ["p"]}, {STREAM: 7})
+    assert not join.provided({STREAM: ["p", "q"]}, {STREAM: 7}), "q could not be reached"
+    join.claimed(STREAM, "q", 8, 9)
+    assert not join.provided({STREAM: ["p", "q"]}, {STREAM: 7}), "q has dropped unit 8"
+    assert join.provided({STREAM: ["p", "q"]}, {STREAM: 8})
+
+
+# --- claims -------------------------------------------------------------------------------------------------
+
+
+def with_outbox(units: int = 0, base: int = 0, claim_units: int = 1_000) -> tuple[Outboxes, Layout]:
+    topology = chain((1,))
+    layout = chained_placement(topology, {"a": "", "b": ""})
+    outboxes = Outboxes(topology, 0, claim_units, 1 << 30)
+    headers = tuple(unit(n) for n in range(base + 1, units + 1))
+    outboxes.open(STREAM, OWNER, layout, StoredUnits(base, headers))
+    return outboxes, layout
+
+
+def unit(number: int) -> UnitHeader:
+    return UnitHeader(STREAM, number, number, 0, Digest(1, number), size=1)
+
+
+def test_a_claim_is_confirmed_by_a_layout_that_counts_the_claimant() -> None:
+    outboxes, layout = with_outbox(units=5, base=2)
+    joining, newcomer = layout.with_joining(SHARD, "c")
+    claim = Claim(STREAM, newcomer, joining.version)
+    assert outboxes.claim("c", claim, layout) == []
+    assert outboxes.claim("c", claim, layout) == [], "asked again"
+    assert outboxes.layout_changed(joining) == [Send("c", Claimed(STREAM, newcomer, 2, 5))]
+    assert outboxes.claim("c", claim, joining) == [Send("c", Claimed(STREAM, newcomer, 2, 5))], "at once"
+
+
+def test_what_is_claimed_stays_until_the_newcomer_or_the_layout_lets_it_go() -> None:
+    outboxes, layout = with_outbox(units=4)
+    joining, newcomer = layout.with_joining(SHARD, "c")
+    outboxes.layout_changed(joining)
+    for consumer in layout.counted(SHARD):
+        assert outboxes.ack(Ack(STREAM, str(consumer), 4)) == []
+    assert outboxes.ack(Ack(STREAM, str(newcomer), 3)) == [DropOutbox(OWNER, STREAM, (1, 2, 3))]
+    gone = joining.without([newcomer])
+    assert outboxes.layout_changed(gone) == [DropOutbox(OWNER, STREAM, (4,))]
+    assert outboxes.claim("c", Claim(STREAM, newcomer, joining.version), gone) == [], "it does not count any more"
+
+
+def test_a_consumer_far_behind_its_peer_is_given_up_once() -> None:
+    outboxes, layout = with_outbox(claim_units=3)
+    fast, slow = sorted(layout.counted(SHARD))
+    steps = []
+    for number in range(1, 7):
+        outboxes.produced(unit(number))
+        steps += outboxes.ack(Ack(STREAM, str(fast), number))
+    assert [step for step in steps if isinstance(step, GiveUp)] == [
+        GiveUp(slow, f"it is 4 units of {STREAM} behind its peer")
+    ]
+
+
+def test_what_was_there_before_a_claim_is_not_held_against_the_claimant() -> None:
+    outboxes, layout = with_outbox(units=10, claim_units=3)
+    fast, slow = sorted(layout.counted(SHARD))
+    assert outboxes.ack(Ack(STREAM, str(fast), 10)) == [], "after a restart the other one has yet to be heard of"
+    outboxes.ack(Ack(STREAM, str(slow), 9))
+    joining, _ = layout.with_joining(SHARD, "c")
+    outboxes.layout_changed(joining)
+    outboxes.produced(unit(11))
+    assert not any(isinstance(step, GiveUp) for step in outboxes.ack(Ack(STREAM, str(fast), 11)))
+
+
+def test_messages_about_streams_that_are_not_produced_here_are_left_alone() -> None:
+    outboxes, layout = with_outbox()
+    other = StreamId(SHARD, ShardId("sink", 0))
+    assert outboxes.subscribe("b", Subscribe(other, "x", 0)) == []
+    assert outboxes.ack(Ack(other, "x", 1)) == []
+    outboxes.unsubscribe(Unsubscribe(other, "x"))
+    outboxes.close(OWNER)
+    assert outboxes.claim("b", Claim(STREAM, NEWCOMER, 1), layout) == [] and not outboxes.claims
+
+
+# --- feeds --------------------------------------------------------------------------------------------------
+
+
+def test_duplicate_delivery_takes_from_everybody() -> None:
+    feed = Feed(False, 100)
+    assert feed.update(["a", "b"]) == (["a", "b"], [])
+    assert feed.update(["b", "c"]) == (["c"], ["a"])
+    feed.forget("b")
+    assert feed.update(["b", "c"]) == (["b"], [])
+    assert not feed.starve(0) and not feed.starve(10_000), "there is nobody else to turn to"
+
+
+def test_single_delivery_takes_from_one_and_stays_with_it() -> None:
+    feed = Feed(True, 100, turn=1)
+    assert feed.update(["a", "b"]) == (["b"], [])
+    assert feed.update(["c", "a", "b"]) == ([], [])
+    assert feed.update(["c", "a"]) == (["a"], ["b"])
+    assert feed.update([]) == ([], ["a"])
+    feed.check()
+
+
+def test_single_delivery_turns_away_from_a_silent_producer_less_and_less_often() -> None:
+    feed = Feed(True, 100)
+    feed.update(["a", "b"])
+    turns = [now for now in range(0, 5_000, 50) if feed.starve(now)]
+    assert turns[:4] == [100, 300, 700, 1_500]
+    assert turns[4] - turns[3] == turns[5] - turns[4] == LONGEST_PATIENCE * 100
+    assert feed.turn_away() == ["a"]
+    assert feed.update(["a", "b"]) == (["b"], [])
+    feed.fed()
+    assert feed.next_turn_ms() is None
+    feed.starve(6_000)
+    assert feed.next_turn_ms() == 6_100
+    feed.content()
+    assert feed.next_turn_ms() is None
