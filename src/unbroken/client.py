@@ -27,7 +27,7 @@ from unbroken.protocol.inbox import Arrival, Inbox
 from unbroken.protocol.messages import Ack, Subscribe
 from unbroken.protocol.units import UnitHeader
 from unbroken.transport.auth import read_token
-from unbroken.transport.link import Link, LinkHandlers
+from unbroken.transport.link import Latest, Link, LinkHandlers
 from unbroken.transport.store import decode_unit
 
 HEARTBEAT_S = 0.2
@@ -110,6 +110,7 @@ class Subscription:
         self._held: dict[tuple[StreamId, int], Result] = {}
         self._final: set[StreamId] = set()
         self._lock = threading.Lock()
+        self._latest = Latest()
         self._closed = threading.Event()
         self._link_lock = threading.Lock()
         # On a thread of its own: a ZooKeeper that hangs must not hold results up.
@@ -257,7 +258,7 @@ class Subscription:
             return
         if known is not None:
             known.close()
-        handlers = LinkHandlers(up=self._up, lost=self._lost, unit=self._unit)
+        handlers = self._latest.replace(node, LinkHandlers(up=self._up, lost=self._lost, unit=self._unit))
         self._links[node] = Link(
             self._name, node, address, self._token, handlers, heartbeat_s=HEARTBEAT_S, timeout_s=LINK_TIMEOUT_S
         )

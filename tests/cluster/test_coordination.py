@@ -60,6 +60,7 @@ class Node:
         self.member = Member(name, f"{name}:1", "", "here", 1, f"{name}-{id(self)}", disk, standby)
         self.client = connect(address, SESSION_S)
         self.members: dict[NodeId, Member] = {}
+        self.known: set[NodeId] = set()
         self.layouts: list[Layout] = []
         self.syncs: list[InSync] = []
         callbacks = Callbacks(self._members, self.layouts.append, self.syncs.append, self._tell, self._linked)
@@ -68,9 +69,10 @@ class Node:
 
     def _members(self, members: dict[NodeId, Member]) -> None:
         self.members = members
+        self.known |= set(members)
 
     def _linked(self) -> list[NodeId]:
-        return list(self.members)
+        return list(self.known)
 
     def _tell(self, sentence: str) -> None:
         self.coordination.report(sentence)

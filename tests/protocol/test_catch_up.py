@@ -148,6 +148,31 @@ def test_what_was_there_before_a_claim_is_not_held_against_the_claimant() -> Non
     assert not any(isinstance(step, GiveUp) for step in outboxes.ack(Ack(STREAM, str(fast), 11)))
 
 
+def test_nobody_is_given_up_for_units_that_this_producer_has_yet_to_produce() -> None:
+    """Its sibling is faster: acknowledgements run ahead of it, and it keeps nothing for those that are behind."""
+    outboxes, layout = with_outbox(claim_units=3)
+    fast, slow = sorted(layout.counted(SHARD))
+    assert outboxes.ack(Ack(STREAM, str(fast), 9)) == []
+    joining, newcomer = layout.without([slow]).with_joining(SHARD, "c")
+    outboxes.layout_changed(joining)
+    steps = []
+    for number in range(1, 14):
+        steps += outboxes.produced(unit(number))[1]
+        steps += outboxes.ack(Ack(STREAM, str(fast), max(9, number)))
+    assert [step.replica for step in steps if isinstance(step, GiveUp)] == [newcomer], "only for units 10 to 13"
+    assert outboxes.boxes[STREAM].last == 13
+
+
+def test_the_subscription_of_a_replica_ends_with_its_place_in_the_layout() -> None:
+    outboxes, layout = with_outbox(units=2)
+    stays, goes = sorted(layout.counted(SHARD))
+    for name in (str(stays), str(goes), "client"):
+        outboxes.subscribe("b", Subscribe(STREAM, name, 0))
+    outboxes.layout_changed(layout.without([goes]))
+    assert set(outboxes.boxes[STREAM].subscribers) == {str(stays), "client"}
+    assert set(outboxes.routes) == {(STREAM, str(stays)), (STREAM, "client")}
+
+
 def test_messages_about_streams_that_are_not_produced_here_are_left_alone() -> None:
     outboxes, layout = with_outbox()
     other = StreamId(SHARD, ShardId("sink", 0))

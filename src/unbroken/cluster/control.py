@@ -39,6 +39,9 @@ AVOID_S = 5.0
 
 LONGEST_AVOID_S = 300.0
 
+DOUBT_S = 8.0
+"""How long the ingress is not placed on a node that it has just gone on without."""
+
 
 @dataclass(frozen=True)
 class ControlSettings:
@@ -65,7 +68,6 @@ class Controller:
     settings: ControlSettings
     report: Callable[[str], None]
     linked: Callable[[], Collection[NodeId]]
-    seen: set[NodeId] = field(default_factory=set)
     failures: Counter[tuple[ShardId, NodeId]] = field(default_factory=Counter)
     avoid_until: dict[tuple[ShardId, NodeId], float] = field(default_factory=dict)
     missed_since: dict[NodeId, float] = field(default_factory=dict)
@@ -74,18 +76,9 @@ class Controller:
     def take_office(self) -> None:
         self.missed_since.clear()
 
-    def saw(self, members: dict[NodeId, Member]) -> None:
-        """Remember who has been there: whoever goes then is missed, others may still be starting.
-
-        An entry alone proves nothing: one that an earlier process has left vanishes with its session. Whoever has been
-        linked to has been there.
-        """
-        self.seen |= set(members) & set(self.linked())
-
     def decide(self) -> None:
         """Look at everything and publish what follows, if anything does."""
         members = read_members(self.client, self.flow)
-        self.saw(members)
         path = f"{root_of(self.flow)}/layout"
         try:
             data, stat = self.client.get(path)
@@ -124,18 +117,23 @@ class Controller:
             return
         self._tell(decision)
 
-    def _situation(self, layout: Layout, members: dict[NodeId, Member]) -> Situation:
+    def _situation(self, layout: Layout, here: dict[NodeId, Member]) -> Situation:
         now = time.monotonic()
+        self.avoid_until = {place: until for place, until in self.avoid_until.items() if now < until}
         sync = read_in_sync(self.client, self.flow)
+        members = frozenset() if sync is None else sync.members
+        for node in set(layout.full_nodes_of(INGRESS)) - members if members else ():
+            # The ingress goes on without it: it is probably dying, which its session will show in a while.
+            self.avoid_until.setdefault((INGRESS, node), now + DOUBT_S)
         return Situation(
             now_ms=int(time.time() * 1000),
-            present=self._present(layout, members, now),
+            present=self._present(layout, here, now),
             stopped=self._replicas("stopped"),
             caught_up=self._replicas("caught-up"),
-            in_sync=frozenset() if sync is None else sync.members,
+            in_sync=members,
             draining=frozenset(read_names(self.client, self.flow, "draining")),
             renewed=self._replicas("renewed"),
-            avoid={place for place, until in self.avoid_until.items() if now < until},
+            avoid=set(self.avoid_until),
             restorable=self.settings.restorable,
         )
 
@@ -147,9 +145,11 @@ class Controller:
         present = {name: member.disk for name, member in members.items()}
         missed = set(layout.nodes) - set(members) - {self.me}
         self.missed_since = {node: self.missed_since.get(node, now) for node in missed}
+        known = set(self.linked())
         for node, since in self.missed_since.items():
-            # A node that was never seen is probably on its way, as when the whole flow is started again.
-            patience = ABSENCE_S if node in self.seen else self.settings.return_grace_s
+            # A node that this one was never linked to is probably on its way, as when the whole flow is started again.
+            # That it had an entry proves nothing: what a killed process has left vanishes with its session.
+            patience = ABSENCE_S if node in known else self.settings.return_grace_s
             if now - since < patience:
                 present[node] = layout.nodes[node]
         if self.me in layout.nodes:

@@ -189,9 +189,7 @@ class Coordination:
         self._jobs.put(self._refresh_members)
 
     def _refresh_members(self) -> None:
-        members = read_members(self._client, self._flow)
-        self._controller.saw(members)
-        self._callbacks.members(members)
+        self._callbacks.members(read_members(self._client, self._flow))
         self._changed.set()
 
     def _on_layout(self, data: bytes | None, stat: Any) -> None:

@@ -11,7 +11,7 @@ from unbroken.cluster.documents import Member
 from unbroken.protocol.events import LinkLost, LinkUp, UnitArrived
 from unbroken.protocol.ids import NodeId
 from unbroken.protocol.messages import Message
-from unbroken.transport.link import Link, LinkHandlers
+from unbroken.transport.link import Latest, Link, LinkHandlers
 
 if TYPE_CHECKING:
     from unbroken.cluster.node import Node
@@ -24,6 +24,7 @@ class Links:
         self._node = node
         self._links: dict[NodeId, Link] = {}
         self._known: set[NodeId] = {node.name}
+        self._latest = Latest()
         self._lock = threading.Lock()
         self._handlers = LinkHandlers(
             up=self._up,
@@ -80,7 +81,7 @@ class Links:
             member.node,
             member.address,
             self._node.token,
-            self._handlers,
+            self._latest.replace(member.node, self._handlers),
             heartbeat_s=settings.heartbeat / 1000,
             timeout_s=settings.link_timeout / 1000,
         )

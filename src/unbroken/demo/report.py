@@ -226,7 +226,8 @@ def verdict(outcome: Outcome) -> str:
 
 
 def _ingress_logs(state: Path, killed: str | None) -> list[Path]:
-    return [path for path in sorted(state.glob("*/ingress")) if path.is_dir() and path.parent.name != killed]
+    logs = sorted(state.glob("*/replicas/ingress.0#*/log"))
+    return [path for path in logs if path.relative_to(state).parts[0] != killed]
 
 
 def _title(outcome: Outcome, killed: tuple[str, float] | None) -> str:

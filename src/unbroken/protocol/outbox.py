@@ -104,7 +104,8 @@ class Outbox:
         not held against it, because a newcomer takes most of it over with its state.
         """
         self.counted = replicas
-        self.found = {replica: self.found.get(replica, self.last) for replica in replicas}
+        newest = max([self.last, *self.acked.values()])
+        self.found = {replica: self.found.get(replica, newest) for replica in replicas}
         self.acked = {replica: self.acked.get(replica, self.base) for replica in replicas}
 
     def overdue(self, units: int, size: int) -> list[ReplicaId]:
@@ -113,7 +114,8 @@ class Outbox:
         When all of them are slow nobody is overdue: then the sources have to wait.
         """
         acks = {replica: acked for replica, acked in self.acked.items() if replica.index != SNAPSHOT}
-        front = max(acks.values(), default=0)
+        # Acknowledgements may run ahead of this producer, which then keeps nothing for those that are behind.
+        front = min(self.last, max(acks.values(), default=0))
         out: list[ReplicaId] = []
         for replica, acked in acks.items():
             since = max(acked, self.found[replica])

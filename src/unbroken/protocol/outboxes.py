@@ -106,7 +106,10 @@ class Outboxes:
     def layout_changed(self, layout: Layout) -> list[Instruction]:
         out: list[Instruction] = []
         for stream, box in self.boxes.items():
+            before = box.counted
             box.count(self._counted(stream, self.owners[stream], layout))
+            for replica in before - box.counted:  # it will not unsubscribe, and its node may live on
+                self.unsubscribe(Unsubscribe(stream, str(replica)))
             out += self.trim(box)
         self.given_up &= set(layout.placement)
         return [*out, *self._confirm(layout)]

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +29,32 @@ RECONNECT_S = 0.1
 
 OUTGOING_LIMIT = 100_000
 """Messages queued for a peer; they are small. A peer that lets this many pile up is given up."""
+
+
+class Latest:
+    """Lets the events of one peer's latest link through: one that it has replaced may end after it has begun."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, object] = {}
+        self._lock = threading.Lock()
+
+    def replace(self, peer: str, handlers: LinkHandlers) -> LinkHandlers:
+        """Handlers for a link to ``peer`` that replaces the one before; ``lost`` has been reported for that one."""
+        token = object()
+        with self._lock:
+            if peer in self._latest:
+                handlers.lost(peer)
+            self._latest[peer] = token
+
+        def only_latest(handler: Callable[[str], None]) -> Callable[[str], None]:
+            def handle(peer: str) -> None:
+                with self._lock:
+                    if self._latest.get(peer) is token:
+                        handler(peer)
+
+            return handle
+
+        return replace(handlers, up=only_latest(handlers.up), lost=only_latest(handlers.lost))
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,8 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         self._service = service
         self._heartbeat_s = heartbeat_s
         self._outgoing: dict[str, Outgoing] = {}
-        self._lock = threading.Lock()
+        # Reentrant: what a message leads to may be sent at once, over the same server.
+        self._lock = threading.RLock()
         self._actions: dict[str, Callable[[dict[str, Any]], Any]] = {
             "gate": lambda q: service.ask_gate(q["replica"], q["instance"], int(q["start"])),
             "status": lambda q: service.status(),
