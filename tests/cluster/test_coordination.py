@@ -157,11 +157,24 @@ def test_of_two_changes_of_the_in_sync_set_one_succeeds(server: EmbeddedZooKeepe
         wait_for_layout(zk, flow, a, b)
         for node in (a, b):
             alone = InSync(2, node.member.node, frozenset({node.member.node}), 0)
-            node.coordination.propose(ProposeInSync(alone, replaces=0))
+            replica = a.layouts[-1].replica_on(node.member.node, INGRESS)
+            assert replica is not None
+            node.coordination.propose(ProposeInSync(alone, replaces=0), replica)
         wait_until(lambda: a.syncs[-1].version == b.syncs[-1].version == 1, 10, "both to see the change")
         assert a.syncs[-1] == b.syncs[-1] and a.syncs[-1].leader in {"a", "b"}
         stored = json.loads(zk.get(f"/unbroken/{flow}/in-sync")[0])
         assert stored == {"term": 2, "leader": a.syncs[-1].leader, "members": [a.syncs[-1].leader]}
+
+
+def test_a_member_that_the_layout_has_given_up_changes_nothing(server: EmbeddedZooKeeper, zk: KazooClient) -> None:
+    flow = next(flows)
+    with Node("a", server.address, flow) as a, Node("b", server.address, flow) as b:
+        wait_for_layout(zk, flow, a, b)
+        alone = InSync(2, "a", frozenset({"a"}), 0)
+        seen = len(a.syncs)
+        a.coordination.propose(ProposeInSync(alone, replaces=0), ReplicaId(INGRESS, 7))
+        wait_until(lambda: len(a.syncs) > seen, 10, "the answer")
+        assert a.syncs[-1].members == {"a", "b"} and a.syncs[-1].version == 0
 
 
 def test_another_node_takes_over_from_a_controller_that_leaves(server: EmbeddedZooKeeper, zk: KazooClient) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, NoNodeError
+from kazoo.exceptions import NoNodeError
 
 from unbroken.cluster.documents import (
     Member,
@@ -86,17 +86,27 @@ class Controller:
             self._begin(members)
             return
         current = layout_from(data)
-        situation = self._situation(current, members)
+        situation, situation_version = self._situation(current, members)
         decision = next_layout(self.topology, situation, current, self.settings.transfers)
         if decision is None:
             return
-        try:
-            self.client.set(path, layout_bytes(decision.layout), version=stat.version)
-        except BadVersionError:
+        if not self._publish(decision.layout, stat.version, situation_version):
             return
         self._note_failures(current, decision.layout, situation)
         self._tidy(decision.layout)
         self._tell(decision)
+
+    def _publish(self, layout: Layout, replaces: int, sync_version: int | None) -> bool:
+        """Replace the layout, unless it or the in-sync set it was decided by has changed since.
+
+        An ingress that goes on with one member must not find that member dropped at the same moment.
+        """
+        root = root_of(self.flow)
+        together = self.client.transaction()
+        if sync_version is not None:
+            together.check(f"{root}/in-sync", sync_version)
+        together.set_data(f"{root}/layout", layout_bytes(layout), version=replaces)
+        return not any(isinstance(answer, Exception) for answer in together.commit())
 
     def _begin(self, members: dict[NodeId, Member]) -> None:
         """Publish the first layout and all that goes with it at once: half of it would never be completed."""
@@ -117,7 +127,8 @@ class Controller:
             return
         self._tell(decision)
 
-    def _situation(self, layout: Layout, here: dict[NodeId, Member]) -> Situation:
+    def _situation(self, layout: Layout, here: dict[NodeId, Member]) -> tuple[Situation, int | None]:
+        """How things are, and the version of the in-sync set that this was found with."""
         now = time.monotonic()
         self.avoid_until = {place: until for place, until in self.avoid_until.items() if now < until}
         sync = read_in_sync(self.client, self.flow)
@@ -125,7 +136,7 @@ class Controller:
         for node in set(layout.full_nodes_of(INGRESS)) - members if members else ():
             # The ingress goes on without it: it is probably dying, which its session will show in a while.
             self.avoid_until.setdefault((INGRESS, node), now + DOUBT_S)
-        return Situation(
+        situation = Situation(
             now_ms=int(time.time() * 1000),
             present=self._present(layout, here, now),
             stopped=self._replicas("stopped"),
@@ -136,6 +147,7 @@ class Controller:
             avoid=set(self.avoid_until),
             restorable=self.settings.restorable,
         )
+        return situation, None if sync is None else sync.version
 
     def _replicas(self, part: str) -> set[ReplicaId]:
         return {ReplicaId.parse(name) for name in read_names(self.client, self.flow, part)}

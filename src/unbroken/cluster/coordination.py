@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from unbroken.cluster.control import Controller, ControlSettings
@@ -52,6 +52,9 @@ JOB_LIMIT = 10_000
 
 NAME_DEADLINE_S = 15.0
 """How long a node waits for its name: the session of a killed process ends after the session time-out."""
+
+ATTEMPTS = 20
+"""Times a proposal is repeated because the layout has just changed; that happens a few times in a row at most."""
 
 REASON_LIMIT = 10_000
 """Characters kept of the reason why a replica stopped."""
@@ -112,9 +115,9 @@ class Coordination:
         for thread in self._threads:
             thread.start()
 
-    def propose(self, proposal: ProposeInSync) -> None:
-        """Try to change the in-sync set; whatever the document says afterwards comes by callback."""
-        self._jobs.put(lambda: self._replace_in_sync(proposal))
+    def propose(self, proposal: ProposeInSync, replica: ReplicaId) -> None:
+        """Try to change the in-sync set for ``replica``; whatever the document says afterwards comes by callback."""
+        self._jobs.put(lambda: self._replace_in_sync(proposal, replica))
 
     def report(self, sentence: str) -> None:
         """Add a sentence to the flow's history; given up when too many wait for ZooKeeper."""
@@ -204,12 +207,25 @@ class Coordination:
 
     # --- documents ------------------------------------------------------------------------------------
 
-    def _replace_in_sync(self, proposal: ProposeInSync) -> None:
+    def _replace_in_sync(self, proposal: ProposeInSync, replica: ReplicaId) -> None:
+        """Replace the set, unless it has changed or the layout has given the proposer up.
+
+        A log that the layout has given up is about to be deleted: nobody may go on with it alone.
+        """
         path = f"{self._root}/in-sync"
-        try:
-            self._client.set(path, in_sync_bytes(proposal.proposal), version=proposal.replaces)
-        except BadVersionError:
-            log.info("the in-sync set was changed by another member first")
+        for _ in range(ATTEMPTS):
+            layout, stat = self._client.get(f"{self._root}/layout")
+            if replica not in layout_from(layout).placement:
+                log.info("%s proposes no in-sync set any more, because it was replaced", replica)
+                break
+            together = self._client.transaction()
+            together.check(f"{self._root}/layout", stat.version)
+            together.set_data(path, in_sync_bytes(proposal.proposal), version=proposal.replaces)
+            if not any(isinstance(answer, Exception) for answer in together.commit()):
+                break
+            if self._client.get(path)[1].version != proposal.replaces:
+                log.info("the in-sync set was changed by another member first")
+                break
         data, stat = self._client.get(path)
         self._callbacks.in_sync(in_sync_from(data, stat.version))
 

@@ -412,7 +412,9 @@ class Node:
         if members != self.protocol.sync.members:
             self.tell(f"{self.name} asks for an ingress of {', '.join(sorted(members))}")
         if self.coordination is not None:
-            self.coordination.propose(step)
+            replica = self.protocol.ingress
+            if replica is not None:
+                self.coordination.propose(step, replica)
 
     def _persist(self, step: PersistEntry) -> None:
         try:
