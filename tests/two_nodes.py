@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -16,14 +17,42 @@ from unbroken.cluster.queries import Queries
 from unbroken.cluster.replica_dirs import ReplicaDirs
 from unbroken.flow import Dataflow
 from unbroken.plan import build_topology
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.ingress import InSync
+from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.ingress import InSync, ProposeInSync
 from unbroken.protocol.layout import INGRESS, chained_placement
 from unbroken.spark.analysis import analyse
 from unbroken.transport.store import decode_unit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class Store:
+    """What ZooKeeper does for nodes that stay: it keeps the in-sync set, and tells everybody what it is."""
+
+    def __init__(self, sync: InSync, nodes: Iterable[Node]) -> None:
+        self._sync = sync
+        self._nodes = list(nodes)
+        self._lock = threading.Lock()
+
+    def propose(self, proposal: ProposeInSync, replica: ReplicaId) -> None:
+        with self._lock:
+            if proposal.replaces == self._sync.version:
+                self._sync = proposal.proposal
+            for node in self._nodes:
+                node.on_in_sync(self._sync)
+
+    def report(self, sentence: str) -> None:
+        """There is no history."""
+
+    def replica_stopped(self, replica: ReplicaId, reason: str) -> None:
+        """There is no controller."""
+
+    def caught_up(self, replica: ReplicaId) -> None:
+        """There is no controller."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class TwoNodes:
@@ -45,7 +74,9 @@ class TwoNodes:
         ingress = layout.nodes_of(INGRESS)
         sync = InSync(1, next(iter(ingress)), frozenset(ingress), 0)
         members = {name: Member(name, node.server.address, "", "here", 0, name) for name, node in self.nodes.items()}
+        store = Store(sync, self.nodes.values())
         for node in self.nodes.values():
+            node.coordination = store  # type: ignore[assignment]
             node.members = members
             queries = Queries(node, self._session, self.analysis.schemas)
             node.hosting.queries = queries
