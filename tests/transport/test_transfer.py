@@ -31,8 +31,9 @@ from unbroken.errors import UnbrokenError
 from unbroken.transport import pins as pins_module
 from unbroken.transport import transfer
 from unbroken.transport.auth import TokenCheck, call_options
+from unbroken.transport.donor_calls import PinLost, TransferError, TransferStopped, ask_manifest, release_pin
 from unbroken.transport.pins import CHUNK_SCHEMA, EMPTY_SHA256, Manifest, PinError, PinGone, PinLimit, PinnedFile, Pins
-from unbroken.transport.transfer import Fetch, Pace, PinLost, TransferError, TransferStopped, ask_manifest, release_pin
+from unbroken.transport.transfer import Fetch, Pace
 
 TOKEN = "right"
 CHUNK = 16_384

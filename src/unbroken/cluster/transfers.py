@@ -23,8 +23,9 @@ from unbroken.protocol.ingress import Admission
 from unbroken.protocol.instructions import FetchState, PinState, RefusePin
 from unbroken.protocol.layout import INGRESS
 from unbroken.spark import checkpoints
+from unbroken.transport.donor_calls import TransferError, ask, release_pin
 from unbroken.transport.pins import Manifest, PinError, Pins
-from unbroken.transport.transfer import Fetch, TransferError, ask, release_pin
+from unbroken.transport.transfer import Fetch
 
 if TYPE_CHECKING:
     from unbroken.cluster.node import Node

@@ -8,31 +8,25 @@ import hashlib
 import json
 import logging
 import os
-import queue
 import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
-from unbroken.errors import UnbrokenError
-from unbroken.transport.auth import call_options
+from unbroken.transport.donor_calls import POLL_S, Broken, DonorStream, TransferError, TransferStopped, refusal, said
 from unbroken.transport.pins import (
     CHUNK_BYTES,
     CHUNK_MINIMUM,
     CHUNK_SCHEMA,
-    CODE_PREFIX,
     PATHS_LIMIT,
     Manifest,
-    PinError,
-    PinGone,
     PinnedFile,
     walk,
 )
@@ -42,35 +36,14 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.1
 """Pause between attempts to reach a donor that does not answer."""
 
-POLL_S = 0.1
-"""How often a wait for the donor looks whether it should stop."""
-
 CHUNK_S = 0.5
 """Chunks are no larger than what the rate allows in this time: a slow copy moves on evenly and often enough for the
 donor to see that its pin is used."""
-
-QUEUE_LIMIT = 4
-"""Batches that are read ahead while one is written."""
-
-MESSAGE_LIMIT = 64 << 20
-"""Largest message taken from a donor; chunks are far smaller, manifests of 100,000 files as well."""
 
 PATIENCE_S = 30.0
 CALL_S = 10.0
 """A call is ended after this time and the copy goes on with another one, so a donor that hangs is noticed.
 Going on costs a round trip and what was on its way: little beside what 10 s bring."""
-
-
-class TransferError(UnbrokenError):
-    """The copy failed. What has arrived is kept, and a following fetch goes on from there."""
-
-
-class PinLost(TransferError):
-    """The donor is there but its pin is not: ask for another pin and fetch that into the same directory."""
-
-
-class TransferStopped(TransferError):
-    """The copy was told to stop."""
 
 
 @dataclass(frozen=True)
@@ -103,47 +76,6 @@ class Pace:
             return 0.0
         self._due = max(self._due, now) + size / self._bytes_per_s
         return self._due - now
-
-
-def ask(address: str, token: str, action: str, question: Mapping[str, Any], timeout_s: float) -> Any:
-    """Ask a node something in JSON and wait up to ``timeout_s`` for its answer; a refusal is a ``TransferError``."""
-    client = _connect(address, timeout_s)
-    try:
-        body = json.dumps(dict(question)).encode()
-        answers = list(client.do_action(flight.Action(action, body), call_options(token, timeout_s)))
-        return json.loads(answers[0].body.to_pybytes())
-    except (flight.FlightError, pa.ArrowException, OSError) as error:
-        raise _refusal(error, address) or TransferError(
-            f"{address} did not answer {action!r}: {_said(error)}"
-        ) from error
-    except (ValueError, LookupError) as error:
-        raise TransferError(f"the answer of {address} to {action!r} cannot be read: {error}") from error
-    finally:
-        client.close()
-
-
-def ask_manifest(
-    address: str,
-    token: str,
-    pin_id: str,
-    timeout_s: float,
-    action: str = "manifest",
-    question: Mapping[str, Any] | None = None,
-) -> Manifest:
-    """The manifest of a pin at the donor; ``action`` may be one that makes the pin first, told what by ``question``."""
-    answer = ask(address, token, action, {**(question or {}), "pin": pin_id}, timeout_s)
-    try:
-        manifest = Manifest.from_json(answer)
-    except PinError as error:
-        raise TransferError(f"the answer of {address} to {action!r} cannot be used: {error}") from error
-    if manifest.pin != pin_id:
-        raise TransferError(f"{address} was asked for the pin {pin_id} and answered with {manifest.pin}")
-    return manifest
-
-
-def release_pin(address: str, token: str, pin_id: str, timeout_s: float) -> None:
-    """Tell the donor that its pin is not needed any more; to be repeated at will, as a pin expires anyway."""
-    ask(address, token, "release", {"pin": pin_id}, timeout_s)
 
 
 class Fetch:
@@ -216,18 +148,18 @@ class Fetch:
         before = self.fetched
         left_s = self._heard + self._patience_s - time.monotonic()
         error: Exception | None = None
-        stream = _Stream(self._address, self._token, self._ticket(), min(self._call_s, max(left_s, POLL_S)))
+        stream = DonorStream(self._address, self._token, self._ticket(), min(self._call_s, max(left_s, POLL_S)))
         try:
             expected = 0
             while (batch := stream.next(self._check_stop)) is not None:
                 expected = self._take(batch, expected)
                 self._heard = time.monotonic()
-        except _Broken as broken:
+        except Broken as broken:
             error = broken.cause
         finally:
             stream.close()
-        if error is not None and (refusal := _refusal(error, self._address)) is not None:
-            raise refusal from error
+        if error is not None and (refused := refusal(error, self._address)) is not None:
+            raise refused from error
         if self.fetched == before and self._pending:
             self._try_again(error)
 
@@ -304,7 +236,7 @@ class Fetch:
     def _try_again(self, error: Exception | None) -> None:
         """Pause before the next call, unless the donor's time is up."""
         silent_s = time.monotonic() - self._heard
-        reason = _said(error) if error is not None else "its answer ended early"
+        reason = said(error) if error is not None else "its answer ended early"
         if silent_s + RETRY_S > self._patience_s:
             raise TransferError(
                 f"{self._address} sent nothing of the pin {self._manifest.pin} for {self._patience_s:g} s: {reason}. "
@@ -405,104 +337,6 @@ class _Part:
 
     def close(self) -> None:
         self._file.close()
-
-
-class _Broken(Exception):
-    """A call ended with ``cause``."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-
-class _Stream:
-    """One call for contents, read by a thread of its own: reading from a donor that hangs cannot be interrupted from
-    within, and a copy must be. The thread ends with the call, whose duration is limited."""
-
-    def __init__(self, address: str, token: str, ticket: bytes, timeout_s: float) -> None:
-        self._address = address
-        self._options = call_options(token, timeout_s)
-        self._timeout_s = timeout_s
-        self._ticket = flight.Ticket(ticket)
-        self._arrived: queue.Queue[pa.RecordBatch | Exception | None] = queue.Queue(QUEUE_LIMIT)
-        self._ended = threading.Event()
-        self._reader: Any = None
-        self._thread = threading.Thread(target=self._run, name=f"fetch-from-{address}", daemon=True)
-        self._thread.start()
-
-    def next(self, check_stop: Callable[[], None]) -> pa.RecordBatch | None:
-        """The next batch, none at the end; ``_Broken`` when the call has failed, after all that came before."""
-        while True:
-            check_stop()
-            try:
-                item = self._arrived.get(timeout=POLL_S)
-            except queue.Empty:
-                continue
-            if isinstance(item, Exception):
-                raise _Broken(item)
-            return item
-
-    def close(self) -> None:
-        self._ended.set()
-        reader = self._reader
-        if reader is not None:
-            reader.cancel()
-        # Only a donor that does not even accept the call keeps the thread longer, until the call's time is up.
-        self._thread.join(timeout=POLL_S)
-
-    def _run(self) -> None:
-        try:
-            client = _connect(self._address, self._timeout_s)
-            try:
-                self._read(client)
-            finally:
-                self._reader = None
-                client.close()
-        except StopIteration:
-            self._put(None)
-        except Exception as error:
-            self._put(error.with_traceback(None))  # which would hold on to the call
-
-    def _read(self, client: Any) -> None:
-        reader = client.do_get(self._ticket, self._options)
-        self._reader = reader
-        while not self._ended.is_set():
-            self._put(reader.read_chunk().data)
-        reader.cancel()
-
-    def _put(self, item: pa.RecordBatch | Exception | None) -> None:
-        while not self._ended.is_set():
-            with contextlib.suppress(queue.Full):
-                self._arrived.put(item, timeout=POLL_S)
-                return
-
-
-def _connect(address: str, timeout_s: float) -> Any:
-    options = [
-        ("grpc.min_reconnect_backoff_ms", max(1, int(timeout_s * 1000))),  # else an attempt may take 20 s
-        ("grpc.use_local_subchannel_pool", 1),  # else it waits for the back-off of failed attempts before it
-        ("grpc.max_receive_message_length", MESSAGE_LIMIT),
-    ]
-    return flight.connect(f"grpc://{address}", generic_options=options)
-
-
-def _said(error: Exception) -> str:
-    """What the other side or gRPC said, without what Arrow adds to it."""
-    return str(error).partition(". Detail: ")[0].partition(". gRPC client debug context")[0]
-
-
-def _refusal(error: Exception, address: str) -> TransferError | None:
-    """The error for an answer that will not change if the question is repeated; none for what may pass."""
-    code = bytes(getattr(error, "extra_info", b"") or b"")
-    if code == PinGone.code:
-        return PinLost(f"{address}: {_said(error)}")
-    if code.startswith(CODE_PREFIX):
-        return TransferError(f"{address} refused: {_said(error)}")
-    if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
-        return TransferError(f"{address} refused the call: {_said(error)}")
-    if not isinstance(error, flight.FlightError | pa.ArrowException | OSError):
-        return TransferError(f"the copy from {address} failed: {error!r}")
-    return None
 
 
 def _hash(source: Any, check_stop: Callable[[], None]) -> Any:
