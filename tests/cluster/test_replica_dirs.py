@@ -1,0 +1,95 @@
+"""A node's directory: its identity, and what replicas can go on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from unbroken.cluster.replica_dirs import ReplicaDirs
+from unbroken.cluster.warmup import made_up_rows
+from unbroken.errors import UnbrokenError
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.spark.types import arrow_schema, parse_schema
+from unbroken.transport.store import encode_unit
+
+REPLICA = ReplicaId(ShardId("sums", 0), 1)
+INGRESS = ReplicaId(ShardId("ingress", 0), 0)
+IN, OUT = StreamId(ShardId("src", 0), REPLICA.shard), StreamId(REPLICA.shard, ShardId("sink", 0))
+
+
+def unit(stream: StreamId, number: int) -> tuple[UnitHeader, pa.Buffer]:
+    header = UnitHeader(stream, number, number, 1_000 + number, Digest(1, number))
+    return header, encode_unit(header, pa.table({"n": [number]}))
+
+
+def test_an_identity_is_made_once_and_belongs_to_the_disk(tmp_path: Path) -> None:
+    first = ReplicaDirs(tmp_path / "a").identity()
+    assert ReplicaDirs(tmp_path / "a").identity() == first != ReplicaDirs(tmp_path / "b").identity()
+    (tmp_path / "a" / "identity.json").write_text("{")
+    with pytest.raises(UnbrokenError, match="is damaged"):
+        ReplicaDirs(tmp_path / "a").identity()
+
+
+def test_a_replica_begins_once(tmp_path: Path) -> None:
+    dirs = ReplicaDirs(tmp_path)
+    dirs.identity()
+    assert not dirs.begun(REPLICA)
+    dirs.begin([REPLICA])
+    assert dirs.begun(REPLICA) and dirs.present() == [REPLICA]
+    dirs.drop(REPLICA)
+    assert dirs.begun(REPLICA) and dirs.present() == []
+
+
+def test_units_are_found_again_without_holes(tmp_path: Path) -> None:
+    dirs = ReplicaDirs(tmp_path)
+    dirs.identity()
+    dirs.begin([REPLICA])
+    headers = {}
+    for number in (3, 6, 7):  # 3 was about to be dropped when the process was killed
+        headers[number], data = unit(OUT, number)
+        dirs.store.write(dirs.store.outbox_path(REPLICA, OUT, number), data)
+    arrived, data = unit(IN, 1)
+    dirs.store.write(dirs.store.inbox_path(REPLICA, IN, 1), data)
+    torn = dirs.store.inbox_path(REPLICA, IN, 2)
+    torn.write_bytes(data.to_pybytes()[:40])
+    state = dirs.state(REPLICA)
+    assert state.committed == 0
+    assert state.outboxes[OUT].base == 5 and state.outboxes[OUT].headers == (headers[6], headers[7])
+    assert state.inboxes[IN] == (arrived,)
+    assert not torn.exists() and not dirs.store.outbox_path(REPLICA, OUT, 3).exists()
+
+
+def test_an_ingress_that_has_yet_to_begin_is_empty(tmp_path: Path) -> None:
+    dirs = ReplicaDirs(tmp_path)
+    dirs.identity()
+    dirs.begin([INGRESS])
+    state = dirs.state(INGRESS)
+    assert (state.committed, state.log.committed, state.log.entries) == (0, 0, ())
+
+
+def test_a_copy_takes_the_place_when_it_is_whole_and_leftovers_go(tmp_path: Path) -> None:
+    dirs = ReplicaDirs(tmp_path)
+    dirs.identity()
+    dirs.incoming(REPLICA).mkdir(parents=True)
+    (dirs.incoming(REPLICA) / "checkpoint").mkdir()
+    assert dirs.present() == []
+    dirs.adopt(REPLICA)
+    assert dirs.present() == [REPLICA] and dirs.checkpoint(REPLICA).is_dir()
+    (dirs.pins / "left").mkdir(parents=True)
+    dirs.clean([])
+    assert dirs.present() == [] and not dirs.pins.exists()
+    assert not list(tmp_path.glob("dropped-*"))
+
+
+def test_made_up_rows_fit_any_schema() -> None:
+    ddl = (
+        "a boolean, b byte, c int, d long, e float, f double, g decimal(10,2), h string, i binary, j date, "
+        "k timestamp, l struct<x: int, y: string>, m array<long>, n map<string, int>"
+    )
+    schema = arrow_schema(parse_schema(ddl))
+    table = made_up_rows(schema, 20)
+    assert table.schema.equals(schema) and table.num_rows == 20
+    assert all(table[name].null_count == 0 for name in table.column_names)
