@@ -218,3 +218,9 @@ def test_single_delivery_turns_away_from_a_silent_producer_less_and_less_often()
     assert feed.next_turn_ms() == 6_100
     feed.content()
     assert feed.next_turn_ms() is None
+
+
+def test_one_that_goes_on_from_its_disk_says_so() -> None:
+    join = CatchUp(ReplicaId(ShardId("s0", 0), 2), (), 0)
+    join.resume(7, 1_000)
+    assert join.finish(3_500) == "s0.0#2 went on from its disk at version 7 and caught up in 2.5 s"

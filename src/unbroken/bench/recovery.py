@@ -19,6 +19,7 @@ from unbroken.bench.stateful import PAYLOAD
 from unbroken.client import Subscription
 from unbroken.cluster.documents import connect, read_history, read_layout
 from unbroken.cluster.launcher import LocalCluster
+from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
 
 Say = Callable[[str], None]
@@ -88,10 +89,12 @@ def _measure(size: int, settings: RecoverySettings, say: Say) -> dict[str, Any]:
     keys = max(1, size // PAYLOAD)
     fill_s = keys / settings.rate
     seconds = int(fill_s + WARM_UP_S + STEADY_S + RESTORE_DEADLINE_S / 2 + settings.tail_s)
-    os.environ.update(
-        UNBROKEN_BENCH_KEYS=str(keys), UNBROKEN_BENCH_RATE=str(settings.rate), UNBROKEN_BENCH_SECONDS=str(seconds)
-    )
-    with tempfile.TemporaryDirectory() as directory:
+    load = {
+        "UNBROKEN_BENCH_KEYS": str(keys),
+        "UNBROKEN_BENCH_RATE": str(settings.rate),
+        "UNBROKEN_BENCH_SECONDS": str(seconds),
+    }
+    with variables(load), tempfile.TemporaryDirectory() as directory:
         flow_file = Path(__file__).with_name("stateful.py")
         with LocalCluster(flow_file, Path(directory) / "state", supervise=False) as cluster:
             cluster.start()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +16,7 @@ from unbroken.chaos.judge import judge
 from unbroken.chaos.schedule import AT_JVMS, Fault, Kind, Schedule
 from unbroken.chaos.stage import Stage
 from unbroken.client import Result, Subscription
+from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
 
 RUN_LOG = "run.log"
@@ -106,7 +105,7 @@ def run_schedule(schedule: Schedule, directory: Path, tell: Callable[[str], None
     }
     say = _both(tell, directory / RUN_LOG)
     say(str(schedule))
-    with _environment(environment), Stage(directory / "state", schedule.standbys, say) as stage:
+    with variables(environment), Stage(directory / "state", schedule.standbys, say) as stage:
         play = _Play(stage, schedule, directory / "stop", outcome, say)
         try:
             play.run()
@@ -307,18 +306,3 @@ def _broken_invariants(logs: Path) -> list[str]:
         if lines:
             out.append(f"{path.name} has {len(lines)} broken invariants, the first: {lines[0]}")
     return out
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set variables that the flow's file reads, here and in the nodes, for as long as the run takes."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -23,8 +22,9 @@ from unbroken.cluster.documents import (
     root_of,
     topology_bytes,
 )
+from unbroken.protocol.avoidance import Avoidance
 from unbroken.protocol.controller import Decision, Situation, first_layout, next_layout
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.ids import NodeId, ReplicaId
 from unbroken.protocol.ingress import InSync
 from unbroken.protocol.layout import INGRESS, Layout, Topology
 
@@ -33,14 +33,6 @@ log = logging.getLogger(__name__)
 ABSENCE_S = 1.0
 """How long the controller must miss a node before it stops counting it. When all sessions end at once (the machine
 slept) the others are back within half a second, and nothing waits for this decision."""
-
-AVOID_S = 5.0
-"""How long a shard that has failed twice on a node is not placed there again; doubled with each further failure."""
-
-LONGEST_AVOID_S = 300.0
-
-DOUBT_S = 8.0
-"""How long the ingress is not placed on a node that it has just gone on without."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +60,7 @@ class Controller:
     settings: ControlSettings
     report: Callable[[str], None]
     linked: Callable[[], Collection[NodeId]]
-    failures: Counter[tuple[ShardId, NodeId]] = field(default_factory=Counter)
-    avoid_until: dict[tuple[ShardId, NodeId], float] = field(default_factory=dict)
+    avoidance: Avoidance = field(default_factory=Avoidance)
     missed_since: dict[NodeId, float] = field(default_factory=dict)
     since: float = field(default_factory=time.monotonic)
 
@@ -130,12 +121,10 @@ class Controller:
     def _situation(self, layout: Layout, here: dict[NodeId, Member]) -> tuple[Situation, int | None]:
         """How things are, and the version of the in-sync set that this was found with."""
         now = time.monotonic()
-        self.avoid_until = {place: until for place, until in self.avoid_until.items() if now < until}
         sync = read_in_sync(self.client, self.flow)
         members = frozenset() if sync is None else sync.members
         for node in set(layout.full_nodes_of(INGRESS)) - members if members else ():
-            # The ingress goes on without it: it is probably dying, which its session will show in a while.
-            self.avoid_until.setdefault((INGRESS, node), now + DOUBT_S)
+            self.avoidance.doubted((INGRESS, node), now)
         situation = Situation(
             now_ms=int(time.time() * 1000),
             present=self._present(layout, here, now),
@@ -144,7 +133,7 @@ class Controller:
             in_sync=members,
             draining=frozenset(read_names(self.client, self.flow, "draining")),
             renewed=self._replicas("renewed"),
-            avoid=set(self.avoid_until),
+            avoid=self.avoidance.places(now),
             restorable=self.settings.restorable,
         )
         return situation, None if sync is None else sync.version
@@ -171,11 +160,7 @@ class Controller:
     def _note_failures(self, before: Layout, after: Layout, situation: Situation) -> None:
         """Where a replica stopped, the shard is tried again later and later."""
         for replica in set(situation.stopped) & set(before.placement) - set(after.placement):
-            place = (replica.shard, before.placement[replica])
-            self.failures[place] += 1
-            if self.failures[place] > 1:
-                pause = min(LONGEST_AVOID_S, AVOID_S * 2 ** (self.failures[place] - 2))
-                self.avoid_until[place] = time.monotonic() + pause
+            self.avoidance.failed((replica.shard, before.placement[replica]), time.monotonic())
 
     def _tidy(self, layout: Layout) -> None:
         """Remove documents about replicas that are no more or have arrived."""

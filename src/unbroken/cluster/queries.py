@@ -26,6 +26,9 @@ FIRST_QUESTION_S = 30.0
 """How long to wait for a query's first question to the gate before the next query is started. Spark gives a new
 Python process ten seconds to call back; several at once on a busy machine do not make it."""
 
+START_LIMIT = 10_000
+"""Queries waiting to be started; a replica is in there once, or once more for each restart."""
+
 LOOK_S = 0.3
 """How often the queries are looked at, on a thread of its own: a JVM that hangs must not hang the node's loop."""
 
@@ -50,7 +53,7 @@ class Queries:
         )
         self._schemas = schemas
         self._asked: dict[ReplicaId, threading.Event] = {}
-        self._wanted: queue.Queue[ReplicaId | None] = queue.Queue()
+        self._wanted: queue.Queue[ReplicaId | None] = queue.Queue(START_LIMIT)
         self._lock = threading.Lock()
         self._watched: set[ReplicaId] = set()
         self.runners: dict[ReplicaId, QueryRunner] = {}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from unbroken.demo.measure import Sample, Schedule
 from unbroken.demo.reference import DeliveredUnit
 from unbroken.demo.report import SOURCE, Recording, Setting, evaluate, print_summary, write_files
 from unbroken.demo.screen import Screen, View, describe_node
+from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
 
 FLOW_FILE = Path(__file__).with_name("netmon.py")
@@ -59,7 +57,7 @@ def run_demo(out: Path, *, rate: int, seconds: int, kill: bool = True, console: 
         "UNBROKEN_DEMO_OUT": str(results),
     }
     try:
-        with _environment(environment), LocalCluster(FLOW_FILE, state, fresh=True) as cluster:
+        with variables(environment), LocalCluster(FLOW_FILE, state, fresh=True) as cluster:
             setting = _setting(cluster, rate, seconds, schedule)
             with Screen(console) as screen:
                 recording = _Drive(cluster, screen, schedule, kill).run()
@@ -292,18 +290,3 @@ def _claim(out: Path) -> None:
         shutil.rmtree(out / "results")
     for name in ("result.json", "timeline.csv", "masked-failure.png"):
         (out / name).unlink(missing_ok=True)
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set variables that the flow's file reads, here and in the nodes, for as long as the run takes."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

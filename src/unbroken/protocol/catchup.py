@@ -52,6 +52,7 @@ class CatchUp:
     size: int = 0
     fetched_ms: float = 0.0
     version: int = 0
+    resumed: bool = False
 
     def claims(self, producers: Mapping[StreamId, Collection[NodeId]]) -> list[tuple[StreamId, NodeId]]:
         """The promises that are still to be asked for, given the producers that can be reached."""
@@ -97,6 +98,11 @@ class CatchUp:
         self.phase = Phase.CATCHING_UP
         self.version, self.size, self.fetched_ms = version, size, now_ms
 
+    def resume(self, version: int, now_ms: float) -> None:
+        """The state had come before this process started."""
+        self.phase, self.resumed = Phase.CATCHING_UP, True
+        self.version, self.fetched_ms = version, now_ms
+
     def within(self, lag: int, committed: int, available: int) -> bool:
         """Whether the replica is within ``lag`` units of what it could have processed."""
         newest = max([available, *(promise.last for promise in self.promised.values())])
@@ -105,6 +111,9 @@ class CatchUp:
     def finish(self, now_ms: float) -> str:
         """It has caught up; the sentence about it."""
         self.phase = Phase.CAUGHT_UP
+        if self.resumed:
+            went_on = f"{self.replica} went on from its disk at version {self.version}"
+            return f"{went_on} and caught up in {(now_ms - self.fetched_ms) / 1000:.1f} s"
         whence = "its snapshot" if self.donor is None else self.donor
         fetch, run = (self.fetched_ms - self.since_ms) / 1000, (now_ms - self.fetched_ms) / 1000
         return (

@@ -49,8 +49,7 @@ class Joining:
         if replica.shard == INGRESS and self.node.me not in self.node.sync.members:
             # The leader may have forgotten the learner that this node was: the copy is worth nothing without it.
             return [DropReplica(replica)]
-        join.phase = Phase.FETCHING
-        join.arrived(state.committed, 0, now_ms)
+        join.resume(state.committed, now_ms)
         return [*self.node.hosting.host(replica, state), *self._ask_for_claims(join)]
 
     def claimed(self, sender: NodeId, message: Claimed) -> list[Instruction]:
