@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
+
+from unbroken.flow import Dataflow
+from unbroken.plan import build_topology
+from unbroken.program import Consumer, Program, consumers
 
 
 def wait_until(
@@ -22,3 +27,8 @@ def wait_until(
             description = what if isinstance(what, str) else what()
             raise AssertionError(f"not within {deadline_s:g} s: {description}")
         time.sleep(interval_s)
+
+
+def consumers_of(flow: Dataflow) -> Callable[[str], tuple[Consumer, ...]]:
+    """Who reads a part's rows while the first program of ``flow`` runs."""
+    return partial(consumers, [Program.first(flow, build_topology(flow), "flow.py", "")])

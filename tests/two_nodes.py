@@ -13,11 +13,13 @@ import pyarrow as pa
 from support import wait_until
 from unbroken.cluster.coordination import Member
 from unbroken.cluster.node import Node
+from unbroken.cluster.programs import Programs
 from unbroken.cluster.queries import Queries
 from unbroken.cluster.replica_dirs import ReplicaDirs
 from unbroken.flow import Dataflow
 from unbroken.plan import build_topology
-from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.program import Program
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import InSync, ProposeInSync
 from unbroken.protocol.layout import INGRESS, chained_placement
 from unbroken.spark.analysis import analyse
@@ -51,8 +53,15 @@ class Store:
     def caught_up(self, replica: ReplicaId) -> None:
         """There is no controller."""
 
+    def switched(self, shard: ShardId) -> None:
+        """There is no controller."""
+
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _no_other_generation(generation: int) -> Program:
+    raise AssertionError(f"somebody asked for generation {generation} of the code")
 
 
 class TwoNodes:
@@ -60,14 +69,23 @@ class TwoNodes:
 
     def __init__(self, flow: Dataflow, session: SparkSession, directory: Path) -> None:
         self.flow = flow
+        self._session = session
         self.topology = build_topology(flow, 2)
-        self.analysis = analyse(flow, tuple(self.topology.segments), session)
         self.nodes = {
-            name: Node(name, flow, self.topology, ReplicaDirs(directory / name), "secret", "127.0.0.1", 0)
+            name: Node(name, flow, self._programs(), ReplicaDirs(directory / name), "secret", "127.0.0.1", 0)
             for name in ("a", "b")
         }
-        self._session = session
         self._threads: list[threading.Thread] = []
+
+    def _programs(self) -> Programs:
+        programs = Programs(
+            Program.first(self.flow, self.topology, "flow.py", ""),
+            self.flow,
+            fetch=_no_other_generation,
+            schemas=lambda flow, order: analyse(flow, order, self._session).schemas,
+        )
+        programs.load_first()
+        return programs
 
     def start(self) -> None:
         layout = chained_placement(self.topology, {name: node.dirs.identity() for name, node in self.nodes.items()})
@@ -78,7 +96,7 @@ class TwoNodes:
         for node in self.nodes.values():
             node.coordination = store  # type: ignore[assignment]
             node.members = members
-            queries = Queries(node, self._session, self.analysis.schemas)
+            queries = Queries(node, self._session)
             node.hosting.queries = queries
             node.begin(layout, sync)
             queries.open()

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from unbroken.cluster.directory import Directory
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, segment_of
 from unbroken.protocol.inbox import Arrival, Inbox
 from unbroken.protocol.messages import Ack, Subscribe
 from unbroken.protocol.units import UnitHeader
@@ -89,6 +89,9 @@ class Subscription:
     oldest unit that the nodes still keep. With another number it is all or nothing: ``next`` raises
     UnbrokenError when a unit behind that number is not kept any more. The same happens to a reader that is so
     slow that units are dropped before it has read them: units are never left out silently.
+
+    When the flow goes over to another generation of its code, the results of one shard come from another part of the
+    flow from some unit on. They go on in the same order and under the same stream, that of the segment.
     """
 
     def __init__(self, zookeeper: str, flow: str, sink: str, token: str, *, after: int = 0) -> None:
@@ -211,12 +214,16 @@ class Subscription:
             )
         return found.part, found.shards
 
-    def _hosts(self, stream: StreamId) -> set[NodeId]:
-        """Nodes that have the stream. One that the layout has given up may still send: its link stays."""
+    def _origins(self, stream: StreamId) -> dict[tuple[StreamId, NodeId], ReplicaId]:
+        """Where a stream can be read, by the name it has there. Who is given up by the layout may still send."""
         layout = None if self._directory is None else self._directory.layout
         if layout is None:
-            return set()
-        return set(layout.full_nodes_of(stream.producer))
+            return {}
+        return {
+            (StreamId(replica.shard, stream.consumer), node): replica
+            for replica, node in layout.placement.items()
+            if replica not in layout.joining and _of_segment(replica.shard) == stream.producer
+        }
 
     def _find_hosts(self) -> None:
         """Look for nodes that joined or moved until the subscription is closed."""
@@ -229,7 +236,8 @@ class Subscription:
         """Link to every host that is a member, at the address it has."""
         assert self._directory is not None
         members = self._directory.members
-        for node in sorted({node for stream in self._inboxes for node in self._hosts(stream)} & set(members)):
+        hosts = {node for stream in self._inboxes for _, node in self._origins(stream)}
+        for node in sorted(hosts & set(members)):
             with self._link_lock:
                 if not self._closed.is_set():
                     self._link_to(node, members[node].address)
@@ -237,20 +245,16 @@ class Subscription:
 
     def _turn_to_newcomers(self) -> None:
         """Subscribe at linked nodes that have a replica to read from and have not been asked yet."""
-        layout = None if self._directory is None else self._directory.layout
-        if layout is None:
-            return
         for stream in self._inboxes:
-            for node, replica in layout.full_nodes_of(stream.producer).items():
+            for origin, replica in self._origins(stream).items():
+                there, node = origin
                 with self._lock:
-                    known = self._sources.get((stream, node))
                     wanted = self._inboxes[stream].available
-                    linked = node in self._linked
-                    if known == replica or not linked:
+                    if self._sources.get(origin) == replica or node not in self._linked:
                         continue
-                    self._sources[stream, node] = replica
-                    self._passed.pop((stream, node), None)
-                self._links[node].send(Subscribe(stream, self._name, wanted))
+                    self._sources[origin] = replica
+                    self._passed.pop(origin, None)
+                self._links[node].send(Subscribe(there, self._name, wanted))
 
     def _link_to(self, node: NodeId, address: str) -> None:
         known = self._links.get(node)
@@ -287,13 +291,13 @@ class Subscription:
         out: list[tuple[StreamId, int]] = []
         for stream, inbox in self._inboxes.items():
             wanted = inbox.available + 1
-            heard = [self._passed.get((stream, node), 0) for node in self._hosts(stream) & self._linked]
+            heard = [self._passed.get(origin, 0) for origin in self._origins(stream) if origin[1] in self._linked]
             if heard and min(heard) > wanted and stream not in self._final:
                 out.append((stream, wanted))
         return out
 
     def _gap_error(self, stream: StreamId, wanted: int) -> UnbrokenError:
-        kept = min(number for (of, _), number in self._passed.items() if of == stream and number > wanted)
+        kept = min(n for (there, _), n in self._passed.items() if _at_home(there) == stream and n > wanted)
         why = (
             "begin with the oldest unit that is kept (after=0)"
             if wanted == self._after + 1
@@ -317,9 +321,11 @@ class Subscription:
 
     def _unit(self, node: NodeId, header: UnitHeader, data: pa.Buffer) -> None:
         arrived_ms = time.time() * 1000
-        stream = header.stream
+        there, stream = header.stream, _at_home(header.stream)
+        if there != stream:
+            header = replace(header, stream=stream)
         with self._lock:
-            self._passed[stream, node] = header.number
+            self._passed[there, node] = header.number
             if stream not in self._begun:
                 self._begun.add(stream)
                 if self._after == 0 and header.number > 1:
@@ -335,9 +341,9 @@ class Subscription:
                 self._offer(result)
             if ready and self.ended:
                 self._offer(None)
-        for host in self._hosts(stream):
+        for origin, host in self._origins(stream):
             if (link := self._links.get(host)) is not None:
-                link.send(Ack(stream, self._name, through))
+                link.send(Ack(origin, self._name, through))
 
     def _take(self, inbox: Inbox) -> list[Result]:
         """The results that are next in order."""
@@ -355,3 +361,13 @@ class Subscription:
                 return
             except queue.Full:
                 continue
+
+
+def _of_segment(shard: ShardId) -> ShardId:
+    """The shard by the name of its segment, whatever generation of its code it runs."""
+    return ShardId(segment_of(shard.part), shard.index)
+
+
+def _at_home(stream: StreamId) -> StreamId:
+    """A stream as subscribers know it."""
+    return StreamId(_of_segment(stream.producer), stream.consumer)

@@ -7,8 +7,11 @@ import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from pyspark import cloudpickle
+
 from unbroken.errors import FlowError, Problem
 from unbroken.flow import OUTPUT_MODES, Dataflow, Segment
+from unbroken.network import is_network
 from unbroken.protocol.layout import INGRESS, Topology
 
 MAX_SHARDS = 256
@@ -16,19 +19,39 @@ MAX_REPLICAS = 8
 
 
 def load_flow(path: Path) -> Dataflow:
-    """Run the user's file and take the one ``Dataflow`` it declares."""
-    where = str(path)
+    """The one ``Dataflow`` that the user's file declares."""
     if not path.is_file():
-        raise FlowError([Problem(where, "there is no such file", "give the path of a Python file")])
-    spec = importlib.util.spec_from_file_location(f"unbroken_flow_{path.stem}", path.resolve())
-    if spec is None or spec.loader is None:
-        raise FlowError([Problem(where, "this is not a Python file", "give a file that ends in .py")])
-    module = importlib.util.module_from_spec(spec)
-    # Spark's Python workers look functions of this module up by its name.
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.resolve().parent))
+        raise FlowError([Problem(str(path), "there is no such file", "give the path of a Python or YAML file")])
     try:
-        spec.loader.exec_module(module)
+        text = path.read_text()
+    except UnicodeDecodeError as error:
+        raise FlowError([Problem(str(path), f"this is not text: {error}", "save the file as UTF-8")]) from None
+    return load_text(path, text)
+
+
+def load_text(path: Path, text: str, generation: int = 1) -> Dataflow:
+    """Run the text of a user's file, which may have changed since; generations of it are modules of their own.
+
+    The one place where a file becomes a dataflow, whether it is Python or an operator network.
+    """
+    where = str(path)
+    if is_network(path):
+        from unbroken.network.build import load_network  # It needs this module, and most flows do not need it.
+
+        return load_network(path, text, generation)
+    name = f"unbroken_flow_{path.stem}" if generation == 1 else f"unbroken_flow_{path.stem}_{generation}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None:
+        raise FlowError([Problem(where, "this is not a Python file", "give a file that ends in .py, .yaml or .yml")])
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    # Spark's Python processes cannot import it by this name: functions have to travel with all that they use of it.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        exec(compile(text, str(path.resolve()), "exec"), module.__dict__)
     except FlowError:
         raise
     except (Exception, SystemExit) as error:

@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 
 from protocol.model_parts import chain
 from support import wait_until
-from unbroken.cluster.control import ABSENCE_S, ControlSettings
+from unbroken.cluster.control import ControlSettings
 from unbroken.cluster.coordination import Callbacks, Coordination
 from unbroken.cluster.documents import (
     Member,
@@ -28,8 +28,12 @@ from unbroken.cluster.documents import (
     read_stopped,
     sinks_from,
 )
+from unbroken.cluster.programs import Programs
 from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 from unbroken.errors import UnbrokenError
+from unbroken.flow import Dataflow
+from unbroken.program import Program
+from unbroken.protocol.absence import ABSENCE_S
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.ingress import InSync, ProposeInSync
 from unbroken.protocol.layout import INGRESS, Layout, Topology
@@ -40,6 +44,15 @@ SESSION_S = 2.0
 TOPOLOGY = chain((1,))
 S0 = ShardId("s0", 0)
 flows = (f"flow-{number}" for number in itertools.count())
+
+
+def programs_of(topology: Topology) -> Programs:
+    """The only generation of a flow whose code nobody looks at."""
+
+    def unknown(generation: int) -> Program:
+        raise AssertionError(f"somebody asked for generation {generation} of the code")
+
+    return Programs(Program(1, "flow.py", "", topology, {}), Dataflow("flow", nodes=2), unknown, lambda flow, order: {})
 
 
 class Node:
@@ -65,7 +78,8 @@ class Node:
         self.syncs: list[InSync] = []
         callbacks = Callbacks(self._members, self.layouts.append, self.syncs.append, self._tell, self._linked)
         settings = ControlSettings(wanted, transfers=4, return_grace_s=30)
-        self.coordination = Coordination(self.client, flow, self.member, topology, settings, callbacks, name_deadline_s)
+        programs = programs_of(topology)
+        self.coordination = Coordination(self.client, flow, self.member, programs, settings, callbacks, name_deadline_s)
 
     def _members(self, members: dict[NodeId, Member]) -> None:
         self.members = members
@@ -117,7 +131,7 @@ def lost(zk: KazooClient, flow: str) -> set[str]:
 
 def missed_since(node: Node, missed: NodeId) -> float:
     """Since when the controller on ``node`` misses another node."""
-    return node.coordination._controller.missed_since.get(missed, math.inf)
+    return node.coordination._controller.absence.since.get(missed, math.inf)
 
 
 def wait_for_layout(zk: KazooClient, flow: str, *nodes: Node) -> Layout:

@@ -83,7 +83,7 @@ class Host:
     def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer:
         return encode_unit(header, pa.table({"n": [header.number]}))
 
-    def pin(self, shard: str, newcomer: str) -> dict[str, Any]:
+    def pin(self, shard: str, newcomer: str, least: int) -> dict[str, Any]:
         raise NotImplementedError
 
     def read_pin(self, question: dict[str, Any]) -> Any:

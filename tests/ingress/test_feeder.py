@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from support import consumers_of
 from unbroken import Client, Dataflow, Generator, Push
 from unbroken.connectors.base import Cut, Position, Rows, SourceConnector, SourceReader
 from unbroken.connectors.push import PushBatch
 from unbroken.ingress.feeder import Feeder
-from unbroken.plan import build_topology
 from unbroken.protocol.ids import ShardId, StreamId
 from unbroken.protocol.ingress import Entry
 from unbroken.spark.types import parse_schema
@@ -80,7 +80,7 @@ class Ingress:
     def __init__(self, directory: Path, name: str, flow: Dataflow) -> None:
         self.root = directory / name
         self.store = UnitStore(self.root)
-        self.feeder = Feeder(flow, build_topology(flow), self.store, self.path, directory / "dead-letters")
+        self.feeder = Feeder(flow, consumers_of(flow), self.store, self.path, directory / "dead-letters")
 
     def path(self, stream: StreamId, number: int) -> Path:
         return self.root / str(stream) / unit_name(number)
@@ -117,7 +117,7 @@ def run_log(leader: Ingress, pulses: int) -> list[Entry]:
         rows = b'{"k":1,"v":%d}\n' % (1000 + pulse) + bad + b'{"k":2,"v":%d}\n' % (2000 + pulse)
         log.append(push(len(log) + 1, pulse, rows))
         leader.take(log[-1])
-        body, final = leader.feeder.poll(pulse * 1000)
+        body, final = leader.feeder.poll(pulse * 1000, 1)
         log.append(Entry(len(log) + 1, 1, body, pulse, final))
         leader.take(log[-1])
     return log
@@ -167,7 +167,7 @@ def test_bad_rows_go_to_the_dead_letters_once(tmp_path: Path) -> None:
 
 def test_headers_tell_pulse_cut_time_and_end(tmp_path: Path) -> None:
     leader = Ingress(tmp_path, "a", make_flow())
-    entry = Entry(1, 1, leader.feeder.poll(5_000)[0], pulse=1, final=True)
+    entry = Entry(1, 1, leader.feeder.poll(5_000, 1)[0], pulse=1, final=True)
     headers = leader.feeder.produce(entry)
     assert len(headers) == SHARDS + SHARDS + 1
     for header in headers:
@@ -179,7 +179,7 @@ def test_headers_tell_pulse_cut_time_and_end(tmp_path: Path) -> None:
 def test_the_end_comes_only_when_every_source_is_exhausted(tmp_path: Path) -> None:
     ingress = Ingress(tmp_path, "a", make_flow())
     run_log(ingress, 5)
-    assert ingress.feeder.poll(9_000)[1] is False  # pushes may always follow
+    assert ingress.feeder.poll(9_000, 1)[1] is False  # pushes may always follow
     flow = Dataflow("ends", nodes=2)
     flow.source("made", Generator(numbers, schema="k int, v long", rate=None, batch_rows=60, limit=LIMIT))
     flow.segment("made", name="whole")(lambda frame: frame)
@@ -187,7 +187,7 @@ def test_the_end_comes_only_when_every_source_is_exhausted(tmp_path: Path) -> No
     ending = Ingress(tmp_path, "c", flow)
     finals = []
     for pulse in (1, 2):
-        body, final = ending.feeder.poll(pulse)
+        body, final = ending.feeder.poll(pulse, 1)
         finals.append(final)
         ending.take(Entry(pulse, 1, body, pulse, final))
     assert finals == [False, True]
@@ -197,7 +197,7 @@ def test_cut_times_never_go_back(tmp_path: Path) -> None:
     ingress = Ingress(tmp_path, "a", make_flow())
     times = []
     for pulse, now_ms in enumerate((5_000, 4_000, 4_500, 6_000), start=1):
-        body, final = ingress.feeder.poll(now_ms)
+        body, final = ingress.feeder.poll(now_ms, 1)
         times.append(json.loads(body)["cut_ms"])
         ingress.take(Entry(pulse, 1, body, pulse, final))
     assert times == [5_000, 5_001, 5_002, 6_000]
@@ -208,13 +208,13 @@ def test_a_member_that_becomes_leader_goes_on_where_the_log_ends(tmp_path: Path)
     log = run_log(leader, 2)
     for entry in log:
         follower.take(entry)
-    assert follower.feeder.poll(7_000) == leader.feeder.poll(7_000)
+    assert follower.feeder.poll(7_000, 1) == leader.feeder.poll(7_000, 1)
     # An entry that was persisted but never committed is replaced: its place counts from where the replacement ends.
     first, second = (json.loads(log[index].body)["spans"]["made"][1] for index in (1, 3))
-    follower.feeder.persisted(Entry(5, 1, leader.feeder.poll(8_000)[0], 3))
-    assert json.loads(follower.feeder.poll(9_000)[0])["spans"]["made"][0] != second
+    follower.feeder.persisted(Entry(5, 1, leader.feeder.poll(8_000, 1)[0], 3))
+    assert json.loads(follower.feeder.poll(9_000, 1)[0])["spans"]["made"][0] != second
     follower.feeder.persisted(Entry(4, 2, log[3].body, 2))
-    assert json.loads(follower.feeder.poll(9_000)[0])["spans"]["made"][0] == second != first
+    assert json.loads(follower.feeder.poll(9_000, 1)[0])["spans"]["made"][0] == second != first
 
 
 def test_a_pulse_that_is_cut_off_the_log_does_not_count(tmp_path: Path) -> None:
@@ -223,20 +223,20 @@ def test_a_pulse_that_is_cut_off_the_log_does_not_count(tmp_path: Path) -> None:
     log = run_log(leader, 2)
     for entry in log:
         follower.take(entry)
-    expected = follower.feeder.poll(9_000)
+    expected = follower.feeder.poll(9_000, 1)
     for index, pulse in ((5, 3), (6, 4)):
-        body, final = leader.feeder.poll(7_000 + index)
+        body, final = leader.feeder.poll(7_000 + index, 1)
         lost = Entry(index, 1, body, pulse, final)
         leader.feeder.persisted(lost)
         follower.feeder.persisted(lost)
-    assert follower.feeder.poll(9_000) == leader.feeder.poll(9_000) != expected
+    assert follower.feeder.poll(9_000, 1) == leader.feeder.poll(9_000, 1) != expected
     follower.feeder.persisted(Entry(5, 2, push(5, 3, b'{"k":1,"v":1}\n').body))
-    assert follower.feeder.poll(9_000) == expected
+    assert follower.feeder.poll(9_000, 1) == expected
 
 
 def test_writing_a_pulse_again_changes_nothing(tmp_path: Path) -> None:
     ingress = Ingress(tmp_path, "a", make_flow())
-    body, final = ingress.feeder.poll(1_000)
+    body, final = ingress.feeder.poll(1_000, 1)
     entry = Entry(1, 1, body, 1, final)
     first = ingress.feeder.produce(entry)
     before = ingress.files()
@@ -248,7 +248,7 @@ def test_a_source_that_fails_for_a_while_loses_and_doubles_nothing(tmp_path: Pat
     """The pulse is produced again as a whole, with the pushed rows of the sources before the one that failed."""
     ingress = Ingress(tmp_path, "a", make_flow(flaky=Flaky(2)))
     ingress.take(push(1, 1, b'{"k":1,"v":7}\nnonsense\n'))
-    body, final = ingress.feeder.poll(1_000)
+    body, final = ingress.feeder.poll(1_000, 1)
     entry = Entry(2, 1, body, 1, final)
     ingress.feeder.persisted(entry)
     for _ in range(2):

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from support import consumers_of
 from unbroken import Client, Dataflow, Generator, Push
 from unbroken.connectors.push import PushBatch
 from unbroken.ingress import logfile
 from unbroken.ingress.feeder import Feeder
 from unbroken.ingress.logfile import IngressLogFile
-from unbroken.plan import build_topology
 from unbroken.protocol.ingress import Entry
 from unbroken.transport.store import UnitStore, unit_name
 
@@ -41,7 +41,7 @@ class Member:
         self.units = units
         self.feeder = Feeder(
             make_flow(),
-            build_topology(make_flow()),
+            consumers_of(make_flow()),
             UnitStore(units),
             lambda stream, number: units / str(stream) / unit_name(number),
             letters,
@@ -78,7 +78,7 @@ class Member:
         """Everything that decides what comes next."""
         ledgers = {name: ledger.to_json() for name, ledger in self.ledgers.items()}
         buffered = {name: reader.buffered_bytes for name, reader in self.feeder.push_readers().items()}
-        return self.feeder.poll(99_000), self.feeder.rows, self.feeder.bad_rows, ledgers, buffered
+        return self.feeder.poll(99_000, 1), self.feeder.rows, self.feeder.bad_rows, ledgers, buffered
 
     def close(self) -> None:
         self.log.close()
@@ -102,7 +102,7 @@ def make_log(member: Member, pulses: int) -> list[Entry]:
     for pulse in range(1, pulses + 1):
         first = push("first", "p", pulse)
         take(first)
-        body, final = member.feeder.poll(pulse * 1000)
+        body, final = member.feeder.poll(pulse * 1000, 1)
         if pulse % 3:
             take(push("second", "q", pulse))  # cut by the pulse after the one that follows
         if pulse % 2:
@@ -216,7 +216,7 @@ def test_a_node_that_is_behind_has_the_base_of_what_it_has_produced(tmp_path: Pa
 
 def test_the_end_is_part_of_the_base(tmp_path: Path, eager: None) -> None:
     member = Member(tmp_path / "log", tmp_path / "units", tmp_path / "letters")
-    body, _ = member.feeder.poll(1_000)
+    body, _ = member.feeder.poll(1_000, 1)
     entry = Entry(1, 1, body, 1, final=True)
     member.persist(entry)
     member.commit(entry)

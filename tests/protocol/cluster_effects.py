@@ -9,6 +9,7 @@ from itertools import count
 
 from protocol.model_parts import Exchange, FakeSpark, Sink, digest_of
 from protocol.sim_disk import Disk, ReplicaDisk
+from protocol.sim_programs import Programs, generation_asked, lane_of
 from protocol.sim_store import Store, Write
 from unbroken.protocol.events import Event, LinkUp, Started
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
@@ -30,6 +31,7 @@ from unbroken.protocol.instructions import (
     RefusePin,
     Report,
     ReportCaughtUp,
+    ReportSwitched,
     Send,
     SendUnit,
     StartReplica,
@@ -48,22 +50,30 @@ SETTINGS = ProtocolSettings(
 
 @dataclass
 class Transfer:
-    """A replica's state on its way to a newcomer: asked for, pinned (with what was pinned), copied, or failed."""
+    """A replica's state on its way to a newcomer: asked for, perhaps waiting for a donor (which may begin anew
+    meanwhile), pinned (with what was pinned), copied, or failed."""
 
     replica: ReplicaId
     donor: NodeId | None
+    shard: ShardId
+    least: int = 0
     stage: str = "asked"
     ticket: int = 0
     pinned: ReplicaDisk | None = None
+    process: SimNode | None = None
     abandoned: bool = False
 
 
 @dataclass
 class SimNode:
-    """A node's process: its protocol object and the effects around it. The disk outlives it."""
+    """A node's process: its protocol object and the effects around it. The disk outlives it.
+
+    ``generations`` are those that its queries and sources write units for, which may be ahead of its protocol object.
+    """
 
     protocol: NodeProtocol
     disk: Disk
+    generations: tuple[int, ...] = (1,)
     sparks: dict[ReplicaId, FakeSpark] = field(default_factory=dict)
     jobs: deque[PollSources | CommitEntry] = field(default_factory=deque)
     pushed: list[bytes] = field(default_factory=list)
@@ -73,7 +83,9 @@ class SimNode:
     writes: deque[tuple[Write, ReplicaId | None]] = field(default_factory=deque)
     transfers: list[Transfer] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
+    dropped: dict[tuple[ReplicaId, StreamId], int] = field(default_factory=dict)
     frozen: bool = False
+    blind: bool = False
 
     @property
     def me(self) -> NodeId:
@@ -94,8 +106,8 @@ class ClusterEffects:
         placement: Mapping[ReplicaId, NodeId] | None = None,
     ) -> None:
         names = [f"n{i}" for i in range(nodes)]
-        self.topology = topology
         self.pulses = pulses
+        self.hasty = False
         self.settings = settings
         self.now = 0.0
         self.sink = Sink()
@@ -107,7 +119,8 @@ class ClusterEffects:
             layout = replace(layout, placement=dict(placement))
         members = layout.nodes_of(INGRESS)
         sync = InSync(1, next(iter(members)), frozenset(members), 0)
-        self.store = Store(topology, layout, sync, transfers)
+        self.programs = Programs.of(topology)
+        self.store = Store(self.programs, layout, sync, transfers)
         for replica, node in layout.placement.items():
             self.disks[node].replicas[replica] = ReplicaDisk()
         self.exchanges: dict[tuple[NodeId, NodeId], Exchange] = {}
@@ -115,10 +128,15 @@ class ClusterEffects:
         self.orphans: deque[tuple[Write, ReplicaId | None]] = deque()
         self.snapshots: dict[ShardId, ReplicaDisk] = {}
         self.saving: set[int] = set()
-        self.units: dict[tuple[StreamId, int], int] = {}
+        self.units: dict[tuple[StreamId, int, int], int] = {}
         self.entries: dict[int, Entry] = {}
         for name in self.disks:
             self.boot(name)
+
+    @property
+    def topology(self) -> Topology:
+        """The flow as the store's layout has it."""
+        return self.programs.topology(self.store.layout.generations)
 
     # --- processes and links --------------------------------------------------------------------------
 
@@ -129,7 +147,7 @@ class ClusterEffects:
         disk.replicas = {replica: held for replica, held in disk.replicas.items() if replica in placed}
         recovered = {replica: held.recover(replica) for replica, held in disk.replicas.items()}
         protocol = NodeProtocol(name, self.topology, layout, self.store.sync, recovered, self.settings, disk.identity)
-        self.nodes[name] = SimNode(protocol, disk)
+        self.nodes[name] = SimNode(protocol, disk, layout.generations)
         self.store.present[name] = disk.identity
         self.handle(name, Started())
         self.connect(name, name)
@@ -169,7 +187,7 @@ class ClusterEffects:
             case AnswerGate(ticket, offset):
                 for spark in node.sparks.values():
                     if spark.ticket == ticket:
-                        spark.answer(offset)
+                        spark.answer(offset, node.generations)
             case Deliver(replica, header):
                 assert header.stream not in node.deliveries, f"{node.me}: two deliveries of {header.stream} at once"
                 assert (header.stream, header.number) in node.disk.replicas[replica].outbox
@@ -182,7 +200,7 @@ class ClusterEffects:
                 self._run_replica(node, step)
             case FetchState() | AbandonFetch() | PinState() | RefusePin():
                 self._transfer(node, step)
-            case ProposeInSync() | ReportCaughtUp() | GiveUp():
+            case ProposeInSync() | ReportCaughtUp() | ReportSwitched() | GiveUp():
                 node.writes.append((step, node.protocol.ingress))
 
     def _run_ingress(self, node: SimNode, step: PollSources | PersistEntry | CommitEntry) -> None:
@@ -199,6 +217,10 @@ class ClusterEffects:
             assert disk.log[entry.index] == entry, f"{node.me} commits what is not on its disk"
             known = self.entries.setdefault(entry.index, entry)
             assert known == entry, f"{node.me} commits another entry {entry.index}: {entry}, not {known}"
+            earlier = [e for e in self.entries.values() if e.pulse and e.index < entry.index]
+            if entry.pulse and earlier:
+                before = max(earlier, key=lambda e: e.index)
+                assert generation_asked(before) <= generation_asked(entry), "the generation went back"
         node.jobs.append(step)
 
     def _run_replica(self, node: SimNode, step: StartReplica | StopReplica | DropReplica) -> None:
@@ -209,7 +231,7 @@ class ClusterEffects:
                 node.jobs.clear()
                 node.pushed, node.cut = [], disk.base_pulse
             else:
-                node.sparks[replica] = FakeSpark(replica, _instances(self.topology, replica), disk)
+                node.sparks[replica] = FakeSpark(replica, _instances(node.protocol.topology, replica), disk)
         elif isinstance(step, StopReplica):
             if replica in node.sparks:
                 node.sparks[replica].fail()
@@ -223,10 +245,10 @@ class ClusterEffects:
 
     def _transfer(self, node: SimNode, step: FetchState | AbandonFetch | PinState | RefusePin) -> None:
         match step:
-            case FetchState(replica, donor):
+            case FetchState(replica, donor, shard, least):
                 assert donor is not None or replica.shard in self.snapshots, f"there is no snapshot of {replica.shard}"
                 assert all(t.replica != replica or t.abandoned for t in node.transfers), f"{replica} is fetched twice"
-                node.transfers.append(Transfer(replica, donor))
+                node.transfers.append(Transfer(replica, donor, shard, least))
             case AbandonFetch(replica):
                 for transfer in node.transfers:
                     if transfer.replica == replica:
@@ -237,23 +259,33 @@ class ClusterEffects:
                 self.saving.discard(ticket)
                 self.snapshots[replica.shard] = node.disk.replicas[replica].pin(step)
             case PinState(ticket, replica):
-                asker = self._asker(ticket)
-                asker.stage, asker.pinned = "pinned", node.disk.replicas[replica].pin(step)
+                asker, pinned = self._asker(ticket), node.disk.replicas[replica].pin(step)
+                if asker is None:
+                    return
+                assert pinned.committed >= asker.least, f"{replica} is pinned too early for {asker}"
+                if asker.shard != asker.replica.shard:
+                    pinned = pinned.begin_from(next(self.serial))
+                asker.stage, asker.pinned = "pinned", pinned
             case RefusePin(ticket):
-                self._asker(ticket).stage = "failed"
+                if (refused := self._asker(ticket)) is not None:
+                    refused.stage = "failed"
 
-    def _asker(self, ticket: int) -> Transfer:
-        return next(t for node in self.nodes.values() for t in node.transfers if t.ticket == ticket)
+    def _asker(self, ticket: int) -> Transfer | None:
+        """Who has asked; nobody, if it gave up while the donor was not ready."""
+        return next((t for node in self.nodes.values() for t in node.transfers if t.ticket == ticket), None)
 
     def _drop_outbox(self, node: SimNode, owner: ReplicaId, stream: StreamId, numbers: tuple[int, ...]) -> None:
-        """Loss-free: nobody who counts may still need what is dropped."""
+        """Loss-free: nobody who counts may still need what is dropped. What is written and dropped a second time, as
+        another stream still needs that pulse, was not promised to those who have come to count since."""
         disk = node.disk.replicas[owner]
-        for number in numbers:
-            del disk.outbox[stream, number]
-        last = max(numbers)
-        if self.topology.is_sink(stream.consumer):
-            assert len(self.sink.written.get(stream, ())) >= last, f"unit {last} of {stream} dropped undelivered"
-        else:
+        headers = [disk.outbox.pop((stream, number))[0] for number in numbers]
+        last = max(numbers, default=0)
+        again = last <= node.dropped.get((owner, stream), 0)
+        node.dropped[owner, stream] = max(last, node.dropped.get((owner, stream), 0))
+        if stream.consumer.part in self.programs.known[1].topology.sinks:
+            due = max((h.number for h in headers if self.programs.counts(stream, h.generation)), default=0)
+            assert self.sink.through(lane_of(stream)) >= due, f"unit {due} of {stream} dropped undelivered"
+        elif not again:
             for consumer in node.protocol.layout.counted(stream.consumer):
                 held = self.disk_of(consumer)
                 assert held is None or held.committed >= last, (
@@ -274,13 +306,22 @@ class ClusterEffects:
                     yield replica, spark
 
     def write_unit(
-        self, disk: ReplicaDisk, stream: StreamId, number: int, content: int, final: bool, faithful: bool = True
+        self,
+        disk: ReplicaDisk,
+        stream: StreamId,
+        number: int,
+        content: int,
+        final: bool,
+        generation: int,
+        faithful: bool = True,
     ) -> UnitHeader:
-        """Agreement, determinism, stability: the same unit has the same content wherever it is produced."""
+        """Agreement, determinism, stability: the same unit has the same content wherever it is produced, except by
+        code that has begun again with another copy of its predecessor's state."""
         if faithful:
-            known = self.units.setdefault((stream, number), content)
+            known = self.units.setdefault((stream, number, disk.copy), content)
             assert known == content, f"unit {number} of {stream} is produced with another content"
-        header = UnitHeader(stream, number, number, number, digest_of(content), size=1, final=final)
+        digest = digest_of(content)
+        header = UnitHeader(stream, number, number, number, digest, size=1, final=final, generation=generation)
         disk.outbox[stream, number] = (header, content)
         return header
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from protocol.cluster_steps import Action, ClusterSteps
-from protocol.model_parts import FakeSpark, reference
+from protocol.model_parts import FakeSpark
 from protocol.sim_disk import Disk
+from protocol.sim_programs import generation_asked
 from unbroken.protocol.events import PushArrived, QueryFailed, ReplicaStopped
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of, segment_of
 from unbroken.protocol.ingress import ProposeInSync
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.replica import RESTARTS
@@ -23,7 +24,9 @@ __all__ = ["Action", "Cluster"]
 
 
 class Cluster(ClusterSteps):
-    """The cluster with everything that can go wrong in it."""
+    """The cluster with everything that can go wrong in it. ``upgrades`` may still be asked for."""
+
+    upgrades = 0
 
     # --- faults ---------------------------------------------------------------------------------------
 
@@ -33,7 +36,8 @@ class Cluster(ClusterSteps):
         out: list[Action] = [("cut", *pair, late) for pair in links for late in (False, True)]
         for name, node in self.nodes.items():
             out += [("kill", name), ("push", name), ("thaw" if node.frozen else "freeze", name)]
-            spared = self.spares(self.store.layout.hosted(name))
+            out.append(("see" if node.blind else "blind", name))
+            spared = self.spares(self._precious(self.store.layout.hosted(name)))
             if spared:
                 out += [("wipe", name, True), *([("wipe", name, False)] if len(self.disks) > 2 else [])]
             if spared and name in self.store.present:
@@ -51,7 +55,22 @@ class Cluster(ClusterSteps):
         out += [("renew", replica) for replica in self.store.layout.placement if replica not in self.store.renewed]
         if self.store.draining:
             out.append(("undrain",))
-        return [*out, ("blackout",)]
+        return [*out, ("blackout",), *self.wishes()]
+
+    def wishes(self) -> list[Action]:
+        """What a user can ask for at this moment: other code for some segments, or not after all."""
+        layout = self.store.layout
+        if len(layout.generations) > 1:
+            return [("withdraw",)] if layout.generation < layout.generations[-1] and self.store.wished else []
+        if self.store.wished not in (None, layout.generation) or self.upgrades < 1 or self.ended() is not None:
+            return []
+        segments = dict.fromkeys(segment_of(part) for part in self.topology.segments)
+        return [("upgrade", (segment,)) for segment in segments]
+
+    def _precious(self, replicas: list[ReplicaId]) -> list[ReplicaId]:
+        """Those that are not just being prepared: they can begin again."""
+        generation = self.store.layout.generation
+        return [replica for replica in replicas if generation_of(replica.shard.part) <= generation]
 
     def spares(self, doomed: list[ReplicaId]) -> bool:
         """Whether each shard has an intact full replica, in sight of the controller, without these."""
@@ -60,7 +79,7 @@ class Cluster(ClusterSteps):
     def _intact(self, shard: ShardId) -> set[ReplicaId]:
         layout, store = self.store.layout, self.store
         out: set[ReplicaId] = set()
-        for replica in layout.full(shard) - store.stopped:
+        for replica in layout.full(shard) - set(store.stopped):
             node = layout.placement[replica]
             disk = self.disks.get(node)
             if disk is None or store.present.get(node) != disk.identity or layout.nodes[node] != disk.identity:
@@ -136,6 +155,14 @@ class Cluster(ClusterSteps):
     def do_thaw(self, name: NodeId) -> None:
         self.nodes[name].frozen = False
 
+    def do_blind(self, name: NodeId) -> None:
+        """The node cannot reach the store, and works on."""
+        self.nodes[name].blind = True
+
+    def do_see(self, name: NodeId) -> None:
+        self.nodes[name].blind = False
+        self.read_generations(self.nodes[name])
+
     def do_fail(self, name: NodeId, replica: ReplicaId) -> None:
         """A query ends by itself."""
         if self.runs(name):
@@ -161,6 +188,14 @@ class Cluster(ClusterSteps):
 
     def do_renew(self, replica: ReplicaId) -> None:
         self.store.renewed.add(replica)
+
+    def do_upgrade(self, segments: tuple[str, ...]) -> None:
+        self.upgrades -= 1
+        self.store.wished = self.programs.declare(self.store.layout.generation, segments)
+
+    def do_withdraw(self) -> None:
+        if self.store.layout.generation < self.store.layout.generations[-1]:
+            self.store.wished = None
 
     # --- invariants of the whole ----------------------------------------------------------------------
 
@@ -195,9 +230,18 @@ class Cluster(ClusterSteps):
 
     # --- the end of a schedule ------------------------------------------------------------------------
 
-    def settle(self, bound: int = 4_000) -> None:
+    def settle(self, bound: int = 16_000) -> None:
         """No more faults: whatever can happen happens, in turn, until the flow is at rest. Then check it."""
         self.recover_all()
+        self._come_to_rest(bound)
+        if self.upgrading() and self.wishes():
+            # The sources have ended: the code that was to come is let go.
+            self.do_withdraw()
+            self._come_to_rest(bound)
+        self.check()
+        self.check_result()
+
+    def _come_to_rest(self, bound: int) -> None:
         for _ in range(bound):
             if not self._turn():
                 if self.at_rest() is None:
@@ -206,13 +250,12 @@ class Cluster(ClusterSteps):
                     raise AssertionError(f"nothing can happen any more, but {self.at_rest()}")
         else:
             raise AssertionError(f"not at rest after {bound} turns: {self.at_rest()}")
-        self.check()
-        self.check_result()
 
     def recover_all(self) -> None:
         """Everything that was away comes back, except disks that are lost."""
         for node in self.nodes.values():
-            node.frozen = False
+            node.frozen = node.blind = False
+            self.read_generations(node)
         for name in self.disks:
             if name not in self.nodes:
                 self.boot(name)
@@ -240,7 +283,11 @@ class Cluster(ClusterSteps):
         raise AssertionError(f"not reached after {bound} turns: {self.at_rest()}")
 
     def delivered(self) -> int:
-        return min(len(self.sink.written.get(stream, ())) for stream in self.sink_streams())
+        return min(self.sink.through(lane) for lane in self.programs.lanes())
+
+    def ended(self) -> int | None:
+        """The last pulse, once it is agreed."""
+        return next((entry.pulse for entry in self.entries.values() if entry.final), None)
 
     def _turn(self) -> bool:
         """Every step that is possible at this moment is taken; whether there was one."""
@@ -251,30 +298,47 @@ class Cluster(ClusterSteps):
 
     def at_rest(self) -> str | None:
         """What is still to come before everything is delivered and redundant again; None if nothing is."""
-        for stream in self.sink_streams():
-            if len(self.sink.written.get(stream, ())) < self.pulses:
-                return f"only {len(self.sink.written.get(stream, ()))} of {self.pulses} units of {stream} are delivered"
+        ended = self.ended()
+        if ended is None:
+            return f"only {max(self.entries, default=0)} entries are agreed, and no last one: {self.store.layout}"
+        for lane in self.programs.lanes():
+            if self.sink.through(lane) < ended:
+                return f"only {self.sink.through(lane)} of {ended} units of {lane} are delivered"
         for spark in self._placed_sparks():
-            if spark.committed < self.pulses:
+            if spark.committed < ended and spark.replica.shard.part not in self.topology.replaces:
                 return f"{spark.replica} has only committed {spark.committed}"
+        if self.upgrading() and not self.overtaken():
+            layout = self.store.layout
+            return f"generation {layout.generation} of {layout.generations} counts, {self.store.wished} is wished for"
         return self.shortage() or self._leftovers()
+
+    def overtaken(self) -> bool:
+        """Whether the sources ended before the results of the code that comes were asked for: it waits for ever."""
+        last = next((entry for entry in self.entries.values() if entry.final), None)
+        layout = self.store.layout
+        coming = layout.generations[-1] if self.store.wished is None else self.store.wished
+        return last is not None and generation_asked(last) < coming
 
     def shortage(self) -> str | None:
         """What is missing of the redundancy that these nodes can give."""
         layout, store = self.store.layout, self.store
-        fit = {name for name in store.present if name in self.nodes and name not in store.draining}
+        fit = self.fit()
         for shard in self.topology.placed_shards:
+            if self.topology.successor(shard.part) is not None or shard.part in self.topology.replaces:
+                continue  # on its way out, or not there yet
             full = {r for r in layout.full(shard) if layout.placement[r] in fit}
             healthy = {r for r in full if self.hosts(layout.placement[r], r)}
             if len(healthy) < min(len(fit), self.topology.replicas[shard.part]):
                 return f"{shard} has only {sorted(str(r) for r in healthy)}"
-        if layout.joining:
+        if layout.joining and not self.upgrading():
             return f"{sorted(str(r) for r in layout.joining)} are still joining"
         members = set(layout.full_nodes_of(INGRESS))
         return None if store.sync.members == members else f"{store.sync} are in sync instead of {sorted(members)}"
 
     def _leftovers(self) -> str | None:
         """What is still around although nothing is under way."""
+        if self.upgrading():
+            return None
         for name, node in self.nodes.items():
             protocol, placed = node.protocol, self.store.layout.hosted(name)
             if protocol.hosted() != placed or sorted(node.disk.replicas) != placed:
@@ -295,10 +359,10 @@ class Cluster(ClusterSteps):
     def check_result(self) -> None:
         """The sink holds what it would hold without any fault, and the flow has come to its end."""
         agreed = max((entry.pulse for entry in self.entries.values()), default=0)
-        assert agreed == self.pulses, f"only {agreed} of {self.pulses} pulses were agreed"
+        assert agreed >= self.pulses and agreed == self.ended(), f"only {agreed} of {self.pulses} pulses were agreed"
         assert sorted(self.entries) == list(range(1, len(self.entries) + 1)), "the ingress log has a hole"
-        for stream, expected in reference(self.topology, self.entries).items():
-            assert self.sink.written.get(stream, []) == expected, f"{stream} is not what it would be without faults"
-
-    def sink_streams(self) -> list[StreamId]:
-        return [stream for stream in self.topology.streams if self.topology.is_sink(stream.consumer)]
+        for lane, expected in self.programs.reference(self.entries).items():
+            found = self.sink.written.get(lane, [])
+            parts = [part for part, _ in found], [part for part, _ in expected]
+            assert parts[0] == parts[1], f"{lane} got units of {parts[0]}, not of {parts[1]}"
+            assert found == expected, f"{lane} is not what it would be without faults"

@@ -6,6 +6,7 @@ of such choices, so a failing one can be replayed: by hypothesis, or by the seed
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from copy import deepcopy
 from itertools import permutations
@@ -13,6 +14,7 @@ from typing import Any
 
 from protocol.cluster_effects import ClusterEffects, SimNode, Transfer
 from protocol.model_parts import Exchange, FakeSpark, source_unit
+from protocol.sim_programs import Origin, generation_asked, lane_of, pulse_body
 from unbroken.protocol.events import (
     FetchFailed,
     GateAsked,
@@ -33,6 +35,8 @@ from unbroken.protocol.events import (
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Entry, InSync, ProposeInSync
 from unbroken.protocol.instructions import PollSources
+from unbroken.protocol.layout import Layout
+from unbroken.protocol.upgrade import coming_shards
 
 Action = tuple[Any, ...]
 """What can happen next: the name of a ``do_`` method and its arguments."""
@@ -103,12 +107,16 @@ class ClusterSteps(ClusterEffects):
         """A frozen donor lets its newcomer wait; one that is gone fails it."""
         if transfer.stage in ("copied", "failed") or transfer.donor is None:
             return True
+        if transfer.stage == "waiting":
+            return self.nodes.get(transfer.donor) is not transfer.process
         return transfer.donor not in self.nodes or self.runs(transfer.donor)
 
     def _store_actions(self) -> Iterator[Action]:
         if self.orphans:
             yield ("orphan",)
         for name, node in self.nodes.items():
+            if node.blind:
+                continue
             if name in self.store.present and not node.frozen:
                 if node.writes:
                     yield ("write", name)
@@ -182,13 +190,16 @@ class ClusterSteps(ClusterEffects):
         self.handle(name, question)
 
     def _process(self, node: SimNode, spark: FakeSpark, number: int) -> None:
-        disk = spark.disk
-        contents = {stream: disk.inbox[stream, number][1] for stream in self.topology.inputs(spark.replica.shard)}
-        header = node.protocol.replicas[spark.replica].cut_header(number)
+        disk, shard = spark.disk, spark.replica.shard
+        state = node.protocol.replicas[spark.replica]
+        inputs = {stream: disk.inbox[stream, number] for stream in state.inputs}
+        header = state.cut_header(number)
         assert header is not None
-        outputs = spark.process(number, contents, self.topology.outputs(spark.replica.shard))
-        faithful = spark.corrupt_from is None
-        headers = [self.write_unit(disk, s, number, content, header.final, faithful) for s, content in outputs.items()]
+        assert {unit.generation for unit, _ in inputs.values()} == {header.generation}, f"{shard}: mixed generations"
+        contents = {stream: content for stream, (_, content) in inputs.items()}
+        outputs = spark.process(number, contents, self.programs.topology(spark.consumers).outputs(shard))
+        facts = (header.final, header.generation, spark.corrupt_from is None)
+        headers = [self.write_unit(disk, stream, number, content, *facts) for stream, content in outputs.items()]
         self.handle(node.me, Produced(spark.replica, number, tuple(headers)))
 
     def do_source(self, name: NodeId) -> None:
@@ -197,22 +208,43 @@ class ClusterSteps(ClusterEffects):
             return
         job = node.jobs.popleft()
         if isinstance(job, PollSources):
-            body = f"pulse {job.pulse} polled as number {next(self.serial)}".encode()
-            self.handle(name, SourcesPolled(job.pulse, body, final=job.pulse >= self.pulses))
+            body = pulse_body(job.pulse, self._generation(node, job.generation), next(self.serial))
+            self.handle(name, SourcesPolled(job.pulse, body, final=job.pulse >= self.pulses and self.may_end()))
         elif not job.entry.pulse:
             node.pushed.append(job.entry.body)
         else:
             self._cut_sources(node, job.entry)
+
+    def _generation(self, node: SimNode, wanted: int) -> int:
+        """Generations never go back, whoever leads."""
+        assert node.protocol.ingress is not None
+        last = node.disk.replicas[node.protocol.ingress].last_pulse()
+        return max(wanted, 1 if last is None else int(json.loads(last)["generation"]))
+
+    def may_end(self) -> bool:
+        """Whether the sources may come to an end: not while other code is on its way that can get there, unless they
+        are hasty."""
+        return self.hasty or not self.upgrading() or len(self.fit()) < max(self.topology.replicas.values())
+
+    def upgrading(self) -> bool:
+        layout = self.store.layout
+        return len(layout.generations) > 1 or self.store.wished not in (None, layout.generation)
+
+    def fit(self) -> set[NodeId]:
+        """The nodes that can take replicas."""
+        return {name for name in self.store.present if name in self.nodes and name not in self.store.draining}
 
     def _cut_sources(self, node: SimNode, entry: Entry) -> None:
         replica = node.protocol.ingress
         assert replica is not None
         disk = node.disk.replicas[replica]
         rows, node.pushed, node.cut = (entry.body, *node.pushed), [], entry.pulse
+        topology = self.programs.topology(node.generations)
+        facts = (entry.final, generation_asked(entry))
         headers = [
-            self.write_unit(disk, stream, entry.pulse, source_unit(stream, rows), entry.final)
-            for source in self.topology.sources
-            for stream in self.topology.outputs(ShardId(source, 0))
+            self.write_unit(disk, stream, entry.pulse, source_unit(stream, rows), *facts)
+            for source in topology.sources
+            for stream in topology.outputs(ShardId(source, 0))
         ]
         self.handle(node.me, Produced(replica, entry.pulse, tuple(headers)))
 
@@ -221,7 +253,9 @@ class ClusterSteps(ClusterEffects):
         if stream not in node.deliveries:
             return
         replica, header = node.deliveries.pop(stream)
-        self.sink.write(stream, header.number, node.disk.replicas[replica].outbox[stream, header.number][1])
+        content = node.disk.replicas[replica].outbox[stream, header.number][1]
+        assert self.programs.counts(stream, header.generation), f"unit {header.number} of {stream} does not count"
+        self.sink.write(lane_of(stream), header.number, stream.producer.part, content)
         self.handle(name, SinkDelivered(stream, header.number))
 
     # --- state on its way -----------------------------------------------------------------------------
@@ -233,14 +267,17 @@ class ClusterSteps(ClusterEffects):
             return
         if transfer.donor is None and transfer.stage == "asked":
             transfer.stage, transfer.pinned = "pinned", deepcopy(self.snapshots[transfer.replica.shard])
-        elif transfer.donor is not None and transfer.donor not in self.nodes and transfer.stage != "copied":
-            transfer.stage = "failed"
+        elif transfer.donor is not None and transfer.stage != "copied":
+            gone = transfer.donor not in self.nodes
+            if gone or (transfer.stage == "waiting" and self.nodes[transfer.donor] is not transfer.process):
+                transfer.stage = "failed"
         match transfer.stage:
             case "asked":
                 assert transfer.donor is not None
-                transfer.ticket = next(self.serial)
-                self.handle(transfer.donor, PinAsked(transfer.replica.shard, name, transfer.ticket))
-                assert transfer.stage != "asked", f"{transfer.donor} did not answer {transfer}"
+                transfer.ticket, transfer.stage = next(self.serial), "waiting"
+                transfer.process = self.nodes[transfer.donor]
+                self.handle(transfer.donor, PinAsked(transfer.shard, name, transfer.ticket, transfer.least))
+                assert transfer.stage != "waiting" or transfer.least, f"{transfer.donor} did not answer {transfer}"
             case "pinned":
                 transfer.stage = "copied"
             case "copied":
@@ -287,12 +324,17 @@ class ClusterSteps(ClusterEffects):
             node.documents.clear()
             node.documents.extend(newest.values())
         document = node.documents.popleft()
-        self.handle(name, InSyncChanged(document) if isinstance(document, InSync) else LayoutChanged(document))
+        if isinstance(document, InSync):
+            self.handle(name, InSyncChanged(document))
+        else:
+            self.handle(name, LayoutChanged(document, self.programs.topology(document.generations)))
 
     def do_control(self) -> None:
         decision = self.store.decision(self.now)
         if decision is not None:
+            before = self.store.layout
             self.store.publish(decision)
+            self._check_generations(before, self.store.layout)
             self._tell_all(self.store.layout)
 
     def do_forget(self, name: NodeId) -> None:
@@ -305,11 +347,36 @@ class ClusterSteps(ClusterEffects):
         node = self.nodes[name]
         self.store.present[name] = node.disk.identity
         node.documents.extend([self.store.layout, self.store.sync])
+        self.read_generations(node)
 
     def _tell_all(self, document: Any) -> None:
         for name, node in self.nodes.items():
             if name in self.store.present:
                 node.documents.append(document)
+                self.read_generations(node)
+
+    def read_generations(self, node: SimNode) -> None:
+        """What a node is told of the generations matters to its queries before its protocol object hears of it."""
+        layouts = [document for document in node.documents if isinstance(document, Layout)]
+        if layouts and not node.blind:
+            node.generations = layouts[-1].generations
+
+    def _check_generations(self, before: Layout, after: Layout) -> None:
+        """When results begin to count, all replicas of a shard have begun alike; when code is let go, it is done."""
+        if after.generation > before.generation:
+            topology = self.programs.topology(before.generations)
+            begun: dict[ShardId, Origin] = {}
+            for shard in coming_shards(topology):
+                held = {replica: self.disk_of(replica) for replica in before.full(shard)}
+                origins = {Origin(disk.copy, disk.began) for disk in held.values() if disk is not None}
+                assert len(origins) == 1, f"{shard} has begun as {origins}"
+                begun[shard] = origins.pop()
+            self.programs.counted[after.generation] = begun
+        elif after.generations == (before.generation,) == before.generations[1:]:
+            pulses = [entry for entry in self.entries.values() if entry.pulse]
+            last = max((e.pulse for e in pulses if generation_asked(e) < after.generation), default=0)
+            for lane in self.programs.lanes():
+                assert self.sink.through(lane) >= last, f"the code that goes still owes {lane} units up to {last}"
 
     def hosts(self, name: NodeId, replica: ReplicaId) -> bool:
         return name in self.nodes and replica in self.nodes[name].protocol.hosted()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from protocol.sim_disk import ReplicaDisk
-from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
-from unbroken.protocol.ingress import Entry
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.protocol.messages import Message
 from unbroken.protocol.units import Digest, UnitHeader
@@ -92,8 +91,9 @@ class Exchange:
 class FakeSpark:
     """One replica's query on its checkpoint: asks the gate once per source instance and round, processes, commits.
 
-    Its state and output are a pure function of its input, as the design demands of a segment. ``corrupt_from``
-    makes it break that promise from a unit on.
+    Its state and output are a pure function of its input and its code, as the design demands of a segment.
+    ``corrupt_from`` makes it break that promise from a unit on. ``consumers`` are the generations for which it writes
+    units, as its node knew them when the micro-batch began.
     """
 
     replica: ReplicaId
@@ -102,6 +102,7 @@ class FakeSpark:
     ticket: int | None = None
     answers: list[int] = field(default_factory=list)
     uncommitted: tuple[int, int] | None = None
+    consumers: tuple[int, ...] = (1,)
     stopped: bool = False
     corrupt_from: int | None = None
 
@@ -117,9 +118,10 @@ class FakeSpark:
     def round_complete(self) -> bool:
         return len(self.answers) == len(self.instances)
 
-    def answer(self, offset: int) -> None:
+    def answer(self, offset: int, consumers: tuple[int, ...]) -> None:
         self.ticket = None
         self.answers.append(offset)
+        self.consumers = consumers
 
     def end_round(self) -> int | None:
         """The micro-batch to run, or None if the round brought no data. All instances must agree."""
@@ -129,7 +131,7 @@ class FakeSpark:
         return None if answers[0] == self.committed else answers[0]
 
     def process(self, number: int, contents: dict[StreamId, int], outputs: list[StreamId]) -> dict[StreamId, int]:
-        state = run_batch(self.disk.states[self.committed], contents)
+        state = run_batch(self.replica.shard, self.disk.states[self.committed], contents)
         self.uncommitted = (number, state)
         wrong = self.corrupt_from is not None and number >= self.corrupt_from
         return {stream: result_of(state, stream, wrong) for stream in outputs}
@@ -145,9 +147,9 @@ class FakeSpark:
         self.stopped, self.ticket, self.answers, self.uncommitted = True, None, [], None
 
 
-def run_batch(state: int, contents: Mapping[StreamId, int]) -> int:
-    """The state of a segment after one more micro-batch."""
-    return mix(state, sorted((str(stream), content) for stream, content in contents.items()))
+def run_batch(shard: ShardId, state: int, contents: Mapping[StreamId, int]) -> int:
+    """The state of a shard after one more micro-batch; each part has code of its own."""
+    return mix(state, str(shard), sorted((str(stream), content) for stream, content in contents.items()))
 
 
 def result_of(state: int, stream: StreamId, wrong: bool = False) -> int:
@@ -164,35 +166,23 @@ def source_unit(stream: StreamId, rows: tuple[bytes, ...]) -> int:
 
 @dataclass
 class Sink:
-    """A sink with its ledger: unit n of a stream is written once, after n - 1, and never changes."""
+    """A sink with its ledger: unit n of a lane is written once, after n - 1, and never changes.
 
-    written: dict[StreamId, list[int]] = field(default_factory=dict)
+    A lane is what the generations of a shard produce for the sink, one after the other.
+    """
+
+    written: dict[Hashable, list[tuple[str, int]]] = field(default_factory=dict)
     skipped: int = 0
 
-    def write(self, stream: StreamId, number: int, content: int) -> None:
-        units = self.written.setdefault(stream, [])
-        assert number <= len(units) + 1, f"unit {number} of {stream} reached the sink after {len(units)}"
+    def write(self, lane: Hashable, number: int, part: str, content: int) -> None:
+        units = self.written.setdefault(lane, [])
+        assert number <= len(units) + 1, f"unit {number} of {part} reached {lane} of the sink after {len(units)}"
         if number <= len(units):
             self.skipped += 1
-            assert units[number - 1] == content, f"unit {number} of {stream} differs from the one in the sink"
+            known = units[number - 1]
+            assert known == (part, content), f"unit {number} of {part} differs from the one of {known[0]} in the sink"
             return
-        units.append(content)
+        units.append((part, content))
 
-
-def reference(topology: Topology, entries: Mapping[int, Entry]) -> dict[StreamId, list[int]]:
-    """What the sinks hold after a run without faults in which the sources were cut by these entries."""
-    states = dict.fromkeys((shard for part in topology.segments for shard in topology.shards(part)), 0)
-    sinks: dict[StreamId, list[int]] = {s: [] for s in topology.streams if topology.is_sink(s.consumer)}
-    pushed: list[bytes] = []
-    for index in sorted(entries):
-        if not entries[index].pulse:
-            pushed.append(entries[index].body)
-            continue
-        rows, pushed = (entries[index].body, *pushed), []
-        units = {s: source_unit(s, rows) for s in topology.streams if s.producer.part in topology.sources}
-        for shard in states:  # declared in the order in which data passes them
-            states[shard] = run_batch(states[shard], {s: units[s] for s in topology.inputs(shard)})
-            units.update((s, result_of(states[shard], s)) for s in topology.outputs(shard))
-        for stream, written in sinks.items():
-            written.append(units[stream])
-    return sinks
+    def through(self, lane: Hashable) -> int:
+        return len(self.written.get(lane, ()))

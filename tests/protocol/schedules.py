@@ -13,7 +13,7 @@ from protocol.model_parts import chain, diamond, join
 
 FAULT_CHANCE = 0.03
 TIME_CHANCE = 0.1
-RARE = ("blackout", "drain", "undrain", "renew", "stop", "wipe")
+RARE = ("blackout", "drain", "undrain", "renew", "stop", "upgrade", "wipe", "withdraw")
 """Kinds of faults that take a while to be repaired, and would leave time for nothing else."""
 
 
@@ -43,13 +43,21 @@ def pick_cluster(choose: Callable[[int], int]) -> Cluster:
     return Cluster(topology, nodes, 4 + choose(9), settings, standbys=choose(3), transfers=1 + choose(3))
 
 
-def run_schedule(seed: int, steps: int = 400, fault_chance: float = FAULT_CHANCE) -> Cluster:
-    """A random schedule with faults, then a quiet end."""
+def run_schedule(seed: int, steps: int = 400, fault_chance: float = FAULT_CHANCE, upgrades: int = 0) -> Cluster:
+    """A random schedule with faults, then a quiet end. ``upgrades`` of the code are asked for at random moments."""
     rng = random.Random(seed)
     cluster = pick_cluster(rng.randrange)
+    cluster.upgrades = upgrades
+    cluster.hasty = upgrades > 0 and rng.random() < 0.2
+    moments = {rng.randrange(steps // 2) for _ in range(upgrades)}
+    due = 0
     try:
         for step in range(steps):
             actions = cluster.enabled()
+            due += step in moments
+            if due and (wishes := [wish for wish in cluster.wishes() if wish[0] == "upgrade"]):
+                due -= 1
+                cluster.perform(rng.choice(wishes))
             if rng.random() < fault_chance:
                 fault = _pick_fault(cluster, rng)
                 cluster.perform(fault)
@@ -62,7 +70,7 @@ def run_schedule(seed: int, steps: int = 400, fault_chance: float = FAULT_CHANCE
                 cluster.check()
         cluster.settle()
     except Exception as error:
-        raise AssertionError(f"run_schedule(seed={seed}, steps={steps}): {error}") from error
+        raise AssertionError(f"run_schedule({seed}, {steps}, {fault_chance}, {upgrades}): {error}") from error
     return cluster
 
 
@@ -70,5 +78,7 @@ def _pick_fault(cluster: Cluster, rng: random.Random) -> Action:
     """A kind of fault first: there are many links to cut and few nodes to kill."""
     faults = cluster.faults()
     kinds = sorted({fault[0] for fault in faults})
-    kind = rng.choice([kind for kind in kinds if kind not in RARE or rng.random() < 0.5] or kinds)
+    kind = rng.choice(
+        [kind for kind in kinds if kind not in RARE or rng.random() < 0.5 - 0.4 * (kind == "withdraw")] or kinds
+    )
     return rng.choice([fault for fault in faults if fault[0] == kind])

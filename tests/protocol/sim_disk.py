@@ -21,6 +21,7 @@ class ReplicaDisk:
     """The directory of one replica: a checkpoint with its versions, inbox, outbox and the log of the ingress.
 
     The log begins after ``base``, which is the entry of pulse ``base_pulse``: rows pushed before it are in its units.
+    What runs code that came later began at version ``began`` with copy number ``copy`` of its predecessor's state.
     """
 
     committed: int = 0
@@ -31,6 +32,9 @@ class ReplicaDisk:
     base: int = 0
     base_pulse: int = 0
     finished: bool = False
+    base_body: bytes | None = None
+    copy: int = 0
+    began: int = 0
     admission: Admission | None = None
 
     def persist(self, entry: Entry) -> None:
@@ -44,6 +48,7 @@ class ReplicaDisk:
         for index, entry in sorted(self.log.items()):
             if entry.pulse and entry.pulse <= pulse:
                 self.base, self.base_pulse, self.finished = index, entry.pulse, entry.final
+                self.base_body = entry.body
         self.log = {index: entry for index, entry in self.log.items() if index > self.base}
 
     def pin(self, step: PinState) -> ReplicaDisk:
@@ -52,15 +57,25 @@ class ReplicaDisk:
         outbox = {key: self.outbox[key] for key in sorted(wanted, key=lambda key: (str(key[0]), key[1]))}
         if step.replica.shard != INGRESS:
             states = {version: state for version, state in self.states.items() if version <= step.version}
-            return ReplicaDisk(committed=step.version, states=states, outbox=outbox)
+            return ReplicaDisk(committed=step.version, states=states, outbox=outbox, copy=self.copy, began=self.began)
         return ReplicaDisk(
             outbox=outbox,
             log=dict(self.log),
             base=self.base,
             base_pulse=self.base_pulse,
             finished=self.finished,
+            base_body=self.base_body,
             admission=step.admission,
         )
+
+    def begin_from(self, copy: int) -> ReplicaDisk:
+        """What a successor begins with: the state alone."""
+        return ReplicaDisk(committed=self.committed, states=self.states, copy=copy, began=self.committed)
+
+    def last_pulse(self) -> bytes | None:
+        """The body of the newest pulse in the log, or the last one before it."""
+        bodies = [self.log[index].body for index in sorted(self.log) if self.log[index].pulse]
+        return bodies[-1] if bodies else self.base_body
 
     def recover(self, replica: ReplicaId) -> ReplicaState:
         """As after a restart: what is superseded is removed, the rest is read back."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from protocol.sim_programs import Programs
 from unbroken.protocol.controller import Decision, Situation, next_layout
-from unbroken.protocol.ids import NodeId, ReplicaId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.ingress import InSync, ProposeInSync
-from unbroken.protocol.instructions import GiveUp, ReportCaughtUp, StopReplica
-from unbroken.protocol.layout import Layout, Topology
+from unbroken.protocol.instructions import GiveUp, ReportCaughtUp, ReportSwitched, StopReplica
+from unbroken.protocol.layout import Layout
+from unbroken.protocol.upgrade import next_generation
 
-Write = ProposeInSync | StopReplica | GiveUp | ReportCaughtUp
+Write = ProposeInSync | StopReplica | GiveUp | ReportCaughtUp | ReportSwitched
 """What a node writes into the store."""
 
 
@@ -23,16 +25,19 @@ class Store:
     member because the layout still has a place for the one who goes on.
     """
 
-    topology: Topology
+    programs: Programs
     layout: Layout
     sync: InSync
     transfers: int = 2
     restorable: bool = False
     present: dict[NodeId, str] = field(default_factory=dict)
-    stopped: set[ReplicaId] = field(default_factory=set)
+    stopped: dict[ReplicaId, str] = field(default_factory=dict)
     caught_up: set[ReplicaId] = field(default_factory=set)
     draining: set[NodeId] = field(default_factory=set)
     renewed: set[ReplicaId] = field(default_factory=set)
+    switched: set[ShardId] = field(default_factory=set)
+    wished: int | None = None
+    refused: list[str] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
     _worked_out: tuple[tuple[Layout, Situation], Decision | None] | None = None
 
@@ -40,19 +45,24 @@ class Store:
         return Situation(
             now_ms=int(now_ms),
             present=dict(self.present),
-            stopped=frozenset(self.stopped),
+            stopped=dict(self.stopped),
             caught_up=frozenset(self.caught_up),
             in_sync=self.sync.members,
             draining=frozenset(self.draining),
             renewed=frozenset(self.renewed),
             restorable=self.restorable,
+            wished=self.wished,
+            switched=frozenset(self.switched),
         )
 
     def decision(self, now_ms: float) -> Decision | None:
         """What the controller would publish at this moment; asked at every step, worked out when something changes."""
         known = (self.layout, self.situation(0))
         if self._worked_out is None or self._worked_out[0] != known:
-            self._worked_out = (known, next_layout(self.topology, self.situation(now_ms), self.layout, self.transfers))
+            topology, situation = self.programs.topology(self.layout.generations), self.situation(now_ms)
+            decision = next_generation(topology, situation, self.layout)
+            decision = decision or next_layout(topology, situation, self.layout, self.transfers)
+            self._worked_out = (known, decision)
         return self._worked_out[1]
 
     def publish(self, decision: Decision) -> None:
@@ -60,14 +70,21 @@ class Store:
         after.check()
         assert after.version == before.version + 1
         assert all(after.next_index[shard] >= index for shard, index in before.next_index.items())
-        reused = {r for r in after.placement if r not in before.placement and r.index < before.next_index[r.shard]}
+        reused = {
+            r for r in after.placement if r not in before.placement and r.index < before.next_index.get(r.shard, 0)
+        }
         assert not reused, f"{reused} are used a second time"
         assert Layout.from_json(after.to_json()) == after
         self.layout = after
         self.sentences += decision.sentences
-        self.stopped &= set(after.placement)
+        self.stopped = {replica: why for replica, why in self.stopped.items() if replica in after.placement}
         self.renewed &= set(after.placement)
         self.caught_up &= after.joining
+        if len(after.generations) == 1:
+            self.switched.clear()
+        if decision.refused is not None:
+            self.refused.append(decision.refused)
+            self.wished = None
 
     def write(self, step: Write, ingress: ReplicaId | None) -> bool:
         """Apply what a node with this ingress replica has written; whether the in-sync set has changed."""
@@ -76,8 +93,11 @@ class Store:
                 return self._decide(step, ingress)
             case ReportCaughtUp(replica):
                 self.caught_up |= {replica} & set(self.layout.joining)
-            case StopReplica(replica) | GiveUp(replica):
-                self.stopped |= {replica} & set(self.layout.placement)
+            case ReportSwitched(shard):
+                self.switched.add(shard)
+            case StopReplica(replica, reason) | GiveUp(replica, reason):
+                if replica in self.layout.placement:
+                    self.stopped.setdefault(replica, reason)
         return False
 
     def _decide(self, step: ProposeInSync, ingress: ReplicaId | None) -> bool:

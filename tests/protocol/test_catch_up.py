@@ -9,10 +9,10 @@ from unbroken.errors import InvariantViolation
 from unbroken.protocol.catchup import RETRY_MS, CatchUp, Phase
 from unbroken.protocol.feeds import LONGEST_PATIENCE, Feed
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.instructions import DropOutbox, GiveUp, Send
+from unbroken.protocol.instructions import DropOutbox, GiveUp, Report, Send
 from unbroken.protocol.layout import Layout, chained_placement
 from unbroken.protocol.messages import Ack, Claim, Claimed, Subscribe, Unsubscribe
-from unbroken.protocol.outboxes import Outboxes
+from unbroken.protocol.outboxes import Outboxes, snapshot_of
 from unbroken.protocol.recovery import StoredUnits
 from unbroken.protocol.units import Digest, UnitHeader
 
@@ -90,10 +90,12 @@ def test_it_does_not_count_before_every_producer_keeps_what_it_may_need() -> Non
 # --- claims -------------------------------------------------------------------------------------------------
 
 
-def with_outbox(units: int = 0, base: int = 0, claim_units: int = 1_000) -> tuple[Outboxes, Layout]:
+def with_outbox(
+    units: int = 0, base: int = 0, claim_units: int = 1_000, snapshots: bool = False
+) -> tuple[Outboxes, Layout]:
     topology = chain((1,))
     layout = chained_placement(topology, {"a": "", "b": ""})
-    outboxes = Outboxes(topology, 0, claim_units, 1 << 30)
+    outboxes = Outboxes(topology, 0, claim_units, 1 << 30, snapshots=snapshots)
     headers = tuple(unit(n) for n in range(base + 1, units + 1))
     outboxes.open(STREAM, OWNER, layout, StoredUnits(base, headers))
     return outboxes, layout
@@ -130,7 +132,7 @@ def test_a_consumer_far_behind_its_peer_is_given_up_once() -> None:
     fast, slow = sorted(layout.counted(SHARD))
     steps = []
     for number in range(1, 7):
-        outboxes.produced(unit(number))
+        outboxes.produced(OWNER, unit(number), layout)
         steps += outboxes.ack(Ack(STREAM, str(fast), number))
     assert [step for step in steps if isinstance(step, GiveUp)] == [
         GiveUp(slow, f"it is 4 units of {STREAM} behind its peer")
@@ -144,7 +146,7 @@ def test_what_was_there_before_a_claim_is_not_held_against_the_claimant() -> Non
     outboxes.ack(Ack(STREAM, str(slow), 9))
     joining, _ = layout.with_joining(SHARD, "c")
     outboxes.layout_changed(joining)
-    outboxes.produced(unit(11))
+    outboxes.produced(OWNER, unit(11), layout)
     assert not any(isinstance(step, GiveUp) for step in outboxes.ack(Ack(STREAM, str(fast), 11)))
 
 
@@ -157,7 +159,7 @@ def test_nobody_is_given_up_for_units_that_this_producer_has_yet_to_produce() ->
     outboxes.layout_changed(joining)
     steps = []
     for number in range(1, 14):
-        steps += outboxes.produced(unit(number))[1]
+        steps += outboxes.produced(OWNER, unit(number), layout)[1]
         steps += outboxes.ack(Ack(STREAM, str(fast), max(9, number)))
     assert [step.replica for step in steps if isinstance(step, GiveUp)] == [newcomer], "only for units 10 to 13"
     assert outboxes.boxes[STREAM].last == 13
@@ -224,3 +226,19 @@ def test_one_that_goes_on_from_its_disk_says_so() -> None:
     join = CatchUp(ReplicaId(ShardId("s0", 0), 2), (), 0)
     join.resume(7, 1_000)
     assert join.finish(3_500) == "s0.0#2 went on from its disk at version 7 and caught up in 2.5 s"
+
+
+def test_a_snapshot_that_does_not_come_holds_no_more_than_a_slow_replica_may() -> None:
+    outboxes, layout = with_outbox(claim_units=3, snapshots=True)
+    owner = next(iter(outboxes.owners.values()))
+    box = next(iter(outboxes.boxes.values()))
+    told: list[str] = []
+    for number in range(1, 9):
+        outboxes.produced(owner, unit(number), layout)
+        for replica in layout.counted(SHARD):
+            steps = outboxes.ack(Ack(box.stream, str(replica), number))
+            told += [step.sentence for step in steps if isinstance(step, Report)]
+    assert box.base == 5, "three units are kept for the next snapshot"
+    assert len(told) == 1 and "too old" in told[0]
+    outboxes.ack(Ack(box.stream, str(snapshot_of(SHARD)), 8))
+    assert box.base == 8

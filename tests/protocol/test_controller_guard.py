@@ -31,7 +31,9 @@ def decide(
 ) -> Decision | None:
     """Without a limit of transfers reached, so that nothing is placed."""
     there = {node: NODES[node] for node in sorted(present)}
-    return next_layout(topology or chain((1,)), Situation(0, there, stopped), current, transfers=0)
+    return next_layout(
+        topology or chain((1,)), Situation(0, there, stopped=dict.fromkeys(stopped, "broken")), current, transfers=0
+    )
 
 
 def test_nothing_is_dropped_when_everybody_is_out_of_sight() -> None:
@@ -95,7 +97,9 @@ def test_every_shard_keeps_a_replica(
     layout = chained_placement(topology, NODES)
     for present, ended in seen:
         stopped = [ReplicaId(ShardId.parse(shard), index) for shard, index in ended]
-        situation = Situation(0, {node: NODES[node] for node in sorted(present)}, stopped)
+        situation = Situation(
+            0, {node: NODES[node] for node in sorted(present)}, stopped=dict.fromkeys(stopped, "broken")
+        )
         decision = next_layout(topology, situation, layout, transfers)
         if decision is None:
             continue
@@ -139,7 +143,7 @@ def test_a_decision_is_sound_and_final_whatever_the_situation(straight: bool, se
         situation = Situation(
             now,
             drawn["present"],
-            stopped=replicas[drawn["stopped"] :][:1],
+            stopped=dict.fromkeys(replicas[drawn["stopped"] :][:1], "broken"),
             caught_up=layout.joining if drawn["ready"] else (),
             in_sync=drawn["in_sync"],
             draining=drawn["draining"],

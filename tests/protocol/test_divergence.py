@@ -68,7 +68,7 @@ def run_ahead(cluster: Cluster, until: int) -> None:
         actions = [action for action in cluster.enabled() if action[-1] != YOUNG]
         for action in actions:
             cluster.perform(action)
-        if min((len(units) for units in cluster.sink.written.values()), default=0) >= until:
+        if cluster.delivered() >= until:
             return
         if not actions:
             cluster.advance()

@@ -88,7 +88,7 @@ def test_a_newcomer_claims_fetches_starts_and_reports() -> None:
     layout, replica = joining_on_c(SHARD)
     c = node("c", layout)
     assert messages(c.handle(LinkUp("a"), 0), Claim) == [Claim(INPUT, replica, layout.version)]
-    assert FetchState(replica, "a") in c.handle(Received("a", Claimed(INPUT, replica, 2, 6)), 10)
+    assert FetchState(replica, "a", SHARD, 2) in c.handle(Received("a", Claimed(INPUT, replica, 2, 6)), 10)
     state = ReplicaState(4, {OUTPUT: StoredUnits(3, (unit(OUTPUT, 4),))})
     steps = c.handle(StateArrived(replica, state, "a", 1_000), 20)
     assert steps[0] == StartReplica(replica) and Send("a", Serving(replica)) in steps
@@ -111,7 +111,7 @@ def test_a_failed_transfer_is_tried_again() -> None:
     wake = c.next_wake_ms()
     assert wake is not None
     assert c.handle(FetchFailed(replica, "a", "told twice"), 10) == []
-    assert FetchState(replica, "a") in c.handle(LinkUp("a"), wake)
+    assert FetchState(replica, "a", SHARD) in c.handle(LinkUp("a"), wake)
 
 
 def test_a_layout_that_changes_its_mind_ends_the_transfer_and_what_it_brought() -> None:
@@ -197,7 +197,7 @@ def test_only_a_newcomer_that_the_layout_knows_is_taken_into_the_ingress() -> No
 def test_a_leader_that_lost_its_log_is_found_out_by_its_question() -> None:
     layout, _ = FIRST.without([ReplicaId(INGRESS, 0)]).with_joining(INGRESS, "a")
     a, b = node("a", layout), linked("b", layout, "a")
-    assert FetchState(ReplicaId(INGRESS, 2), "b") in a.handle(LinkUp("b"), 0)
+    assert FetchState(ReplicaId(INGRESS, 2), "b", INGRESS) in a.handle(LinkUp("b"), 0)
     steps = b.handle(PinAsked(INGRESS, "a", 1), 0)
     assert [step.proposal.members for step in steps if isinstance(step, ProposeInSync)] == [{"b"}]
     assert any(isinstance(step, RefusePin) for step in steps)

@@ -123,16 +123,16 @@ def test_the_node_with_least_to_do_is_taken_and_idle_standbys_come_first() -> No
     layout = layout_on("abc", topology)
     lost = {ReplicaId(S0, 0)}
     host = layout.placement[ReplicaId(S0, 0)]
-    idle = decide(layout, Situation(0, disks("abcd"), stopped=lost), topology)
+    idle = decide(layout, Situation(0, disks("abcd"), stopped=dict.fromkeys(lost, "")), topology)
     assert idle.layout.placement[ReplicaId(S0, 2)] == "d"
     free = {node: len(layout.hosted(node)) for node in "abc" if node not in layout.full_nodes_of(S0) or node == host}
-    busy = decide(layout, Situation(0, disks("abc"), stopped=lost), topology)
+    busy = decide(layout, Situation(0, disks("abc"), stopped=dict.fromkeys(lost, "")), topology)
     assert busy.layout.placement[ReplicaId(S0, 2)] in free
 
 
 def test_a_shard_is_not_placed_where_it_has_just_failed() -> None:
     stopped = [ReplicaId(S0, 1)]
-    situation = Situation(0, disks("abc"), stopped=stopped, avoid={(S0, "c"), (S0, "a")})
+    situation = Situation(0, disks("abc"), stopped=dict.fromkeys(stopped, ""), avoid={(S0, "c"), (S0, "a")})
     decision = decide(layout_on("ab"), situation)
     assert decision.sentences[0] == "s0.0#1 stopped; no longer waiting for s0.0#1"
     assert set(decision.layout.nodes_of(S0)) == {"b"}
@@ -150,7 +150,7 @@ def test_a_newcomer_that_has_caught_up_counts_and_the_time_is_told() -> None:
 
 def test_a_newcomer_that_is_gone_or_has_stopped_does_not_count() -> None:
     layout, newcomer = layout_on("ab").without([ReplicaId(S0, 0)]).with_joining(S0, "b")
-    stopped = decide(layout, Situation(0, disks("ab"), stopped=[newcomer], caught_up=[newcomer])).layout
+    stopped = decide(layout, Situation(0, disks("ab"), stopped={newcomer: "slow"}, caught_up=[newcomer])).layout
     assert newcomer not in stopped.placement
     gone = decide(layout, Situation(0, disks("a"), caught_up=[newcomer])).layout
     assert newcomer not in gone.placement
@@ -224,5 +224,5 @@ def test_a_replica_is_renewed_in_its_place_while_there_is_another() -> None:
     decision = decide(layout_on("ab"), Situation(0, disks("ab"), renewed=[replica]))
     assert decision.sentences == ("s0.0#0 on b is built again from its peer as s0.0#2",)
     assert decision.layout.placement[ReplicaId(S0, 2)] == "b"
-    alone = Situation(0, disks("ab"), stopped=[ReplicaId(S0, 1)], renewed=[replica])
+    alone = Situation(0, disks("ab"), stopped={ReplicaId(S0, 1): "slow"}, renewed=[replica])
     assert replica in decide(layout_on("ab"), alone).layout.placement

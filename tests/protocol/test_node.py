@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from protocol.model_parts import chain, join
 from unbroken.protocol.events import (
     GateAsked,
@@ -37,9 +39,10 @@ from unbroken.protocol.instructions import (
 )
 from unbroken.protocol.layout import INGRESS, Topology, chained_placement
 from unbroken.protocol.messages import Ack, Delivered, DigestNote, Progress, Serving, Subscribe
-from unbroken.protocol.node import SINK_BACKLOG, NodeProtocol
+from unbroken.protocol.node import NodeProtocol
 from unbroken.protocol.recovery import ReplicaState
 from unbroken.protocol.settings import ProtocolSettings
+from unbroken.protocol.standing import SINK_BACKLOG
 from unbroken.protocol.units import Digest, UnitHeader
 
 SOURCE, SHARD, SINK = ShardId("source", 0), ShardId("s0", 0), ShardId("sink", 0)
@@ -66,6 +69,9 @@ def node(me: str = "b", topology: Topology | None = None, names: tuple[str, ...]
             out.sync = step.proposal
             out.sources.in_sync(step.proposal)
     assert out.hosted() == layout.hosted(me)
+    for replica in out.replicas.values():
+        for feed in replica.feeds.values():
+            feed.update(names)
     return out
 
 
@@ -83,6 +89,22 @@ def test_a_unit_is_stored_before_the_gate_opens() -> None:
     header = unit(INPUT, 1)
     assert b.handle(UnitArrived(header, "a"), 1) == [StoreUnit(MINE, header), AnswerGate(1, 1)]
     assert b.handle(UnitArrived(header, "b"), 1) == []
+
+
+def test_a_unit_from_somebody_who_was_not_asked_for_it_is_left_alone() -> None:
+    """A replica that was given up, and does not know it, may produce something else than those in its place."""
+    b = node()
+    assert b.handle(UnitArrived(unit(INPUT, 1), "c"), 0) == []
+    assert b.replicas[MINE].inboxes[INPUT].available == 0
+
+
+def test_a_unit_of_a_generation_that_is_not_known_here_waits() -> None:
+    """Whether this replica's results are to count for it is for the layout to say."""
+    b = node()
+    b.handle(UnitArrived(replace(unit(INPUT, 1), generation=2), "a"), 0)
+    assert b.handle(ask(0), 0) == []
+    known = replace(b.layout, version=b.layout.version + 1, generations=(1, 2))
+    assert b.handle(LayoutChanged(known), 0) == [AnswerGate(1, 1)]
 
 
 def test_the_question_after_a_micro_batch_is_its_commit() -> None:

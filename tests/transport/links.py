@@ -46,7 +46,7 @@ class Service:
             raise FileNotFoundError(str(header.number))
         return pa.py_buffer(content(header))
 
-    def pin(self, shard: str, newcomer: str) -> dict[str, Any]:
+    def pin(self, shard: str, newcomer: str, least: int) -> dict[str, Any]:
         raise NotImplementedError
 
     def read_pin(self, question: dict[str, Any]) -> Any:

@@ -8,13 +8,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
 
 from unbroken.chaos.schedule import Fault, Kind
+from unbroken.cluster import upgrading
+from unbroken.cluster.documents import connect
 from unbroken.cluster.launcher import LocalCluster
 from unbroken.errors import UnbrokenError
 
 GONE_DEADLINE_S = 10.0
 """How long the last descendants of a killed node may take to disappear before its directory is deleted."""
+
+SAME_IN_OTHER_WORDS = ('F.sum("n")', 'F.sum(F.col("n"))')
+"""A change of the flow's last segment after which it is other code with the same results."""
+
+ASK_S = 5.0
 
 LAUNCHER = "org.apache.spark.launcher.Main"
 """A JVM that lives for a second and only makes the command line of the one that matters."""
@@ -113,6 +122,27 @@ def _kill_everything(cluster: LocalCluster, _: str) -> Effect:
     return Effect("kill -9 of all nodes and ZooKeeper")
 
 
+def _upgrade(cluster: LocalCluster, _: str) -> Effect:
+    """Give the flow other code that computes the same, so that results can be held against the same reference."""
+    file = cluster.directory.parent / "upgraded.py"
+    text = cluster.flow_file.read_text()
+    changed = text.replace(*SAME_IN_OTHER_WORDS)
+    assert changed != text, f"{cluster.flow_file} has nothing to say in other words"
+    file.write_text(changed)
+    try:
+        client = connect(cluster.zookeeper.address, ASK_S, ASK_S)
+    except UnbrokenError:
+        return Effect("ZooKeeper is away, no upgrade", done=False)
+    try:
+        program = upgrading.propose(client, cluster.flow.name, file)
+    except (UnbrokenError, KazooException, KazooTimeoutError) as error:
+        return Effect(f"no upgrade: {error}", done=False)
+    finally:
+        client.stop()
+        client.close()
+    return Effect(f"upgrade to generation {program.generation}")
+
+
 def _frozen(process: psutil.Process, what: str) -> Effect:
     """Stop one process. Its start time is remembered, so that thawing never hits another one with its number."""
 
@@ -136,4 +166,5 @@ STRIKES: dict[Kind, Callable[[LocalCluster, str], Effect]] = {
     Kind.KILL_ZOOKEEPER: _kill_zookeeper,
     Kind.FREEZE_ZOOKEEPER: _freeze_zookeeper,
     Kind.RESTART_ALL: _kill_everything,
+    Kind.UPGRADE: _upgrade,
 }

@@ -22,6 +22,9 @@ LATER_S = (10.0, 20.0)
 TOGETHER = 0.3
 """Chance that two nodes are hit at the same moment."""
 
+UPGRADES = 0.4
+"""Part of the schedules in which the flow is also given other code at some moment."""
+
 MOST_FREEZE_S = 10.0
 MOST_ZOOKEEPER_FREEZE_S = 30.0
 
@@ -37,6 +40,7 @@ class Kind(StrEnum):
     KILL_ZOOKEEPER = "kill-zookeeper"
     FREEZE_ZOOKEEPER = "freeze-zookeeper"
     RESTART_ALL = "restart-all"
+    UPGRADE = "upgrade"
 
 
 WEIGHTS = {
@@ -133,12 +137,14 @@ def make_schedule(seed: int, length_s: float = LENGTH_S) -> Schedule:
         done = {fault.kind for fault in faults}
         faults += _moment(random, round(at_s, 1), names, done)
         at_s += random.uniform(*random.choice((SOON_S, LATER_S)))
-    return Schedule(seed, standbys, tuple(faults), length_s)
+    if random.random() < UPGRADES:
+        faults.append(Fault(round(random.uniform(FIRST_S[0], length_s / 2), 1), Kind.UPGRADE))
+    return Schedule(seed, standbys, tuple(sorted(faults, key=lambda fault: fault.at_s)), length_s)
 
 
 def _moment(random: Random, at_s: float, names: tuple[str, ...], done: set[Kind]) -> list[Fault]:
     """What happens at one moment: one fault, or two on different nodes."""
-    kinds = [kind for kind in Kind if kind not in ONCE or kind not in done]
+    kinds = [kind for kind in WEIGHTS if kind not in ONCE or kind not in done]
     kind = random.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
     targets = random.sample(names, 2)
     together = random.random() < TOGETHER and kind in TOGETHER_KINDS

@@ -21,7 +21,7 @@ from unbroken.cluster.documents import Member, connect, read_history
 from unbroken.cluster.launcher import LocalCluster
 from unbroken.cluster.watch import has_ended
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import NodeId
+from unbroken.protocol.ids import NodeId, segment_of
 from unbroken.protocol.layout import Layout, Topology
 
 FLOW_FILE = Path(__file__).with_name("flow.py")
@@ -186,12 +186,16 @@ class Stage:
 
 def shortage_of(layout: Layout, members: dict[NodeId, Member], topology: Topology) -> str | None:
     """Why a layout is not fully redundant on the nodes that are there; None if it is."""
+    if len(layout.generations) > 1:
+        return f"generation {layout.generations[-1]} of the code on its way"
     if layout.joining:
         return f"{', '.join(sorted(map(str, layout.joining)))} joining"
     if layout.short_since:
         return f"{', '.join(sorted(map(str, layout.short_since)))} short of replicas"
     for shard in topology.placed_shards:
-        hosts = [layout.placement[replica] for replica in layout.full(shard)]
+        segment = (segment_of(shard.part), shard.index)
+        full = [r for r in layout.placement if (segment_of(r.shard.part), r.shard.index) == segment]
+        hosts = [layout.placement[replica] for replica in full]
         there = [node for node in hosts if node in members and members[node].disk == layout.nodes.get(node)]
         if len(there) < topology.replicas[shard.part]:
             return f"{shard} only on {', '.join(there) or 'no node'}"

@@ -19,20 +19,22 @@ from unbroken.cluster.documents import (
     read_in_sync,
     read_members,
     read_names,
+    read_stopped,
+    read_wish,
+    refusal_bytes,
     root_of,
     topology_bytes,
 )
+from unbroken.cluster.programs import Programs
+from unbroken.protocol.absence import Absence
 from unbroken.protocol.avoidance import Avoidance
 from unbroken.protocol.controller import Decision, Situation, first_layout, next_layout
-from unbroken.protocol.ids import NodeId, ReplicaId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.ingress import InSync
-from unbroken.protocol.layout import INGRESS, Layout, Topology
+from unbroken.protocol.layout import INGRESS, Layout
+from unbroken.protocol.upgrade import next_generation
 
 log = logging.getLogger(__name__)
-
-ABSENCE_S = 1.0
-"""How long the controller must miss a node before it stops counting it. When all sessions end at once (the machine
-slept) the others are back within half a second, and nothing waits for this decision."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +58,18 @@ class Controller:
     client: KazooClient
     flow: str
     me: NodeId
-    topology: Topology
+    programs: Programs
     settings: ControlSettings
     report: Callable[[str], None]
     linked: Callable[[], Collection[NodeId]]
     avoidance: Avoidance = field(default_factory=Avoidance)
-    missed_since: dict[NodeId, float] = field(default_factory=dict)
-    since: float = field(default_factory=time.monotonic)
+    absence: Absence = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.absence = Absence(self.me, self.settings.return_grace_s)
 
     def take_office(self) -> None:
-        self.missed_since.clear()
+        self.absence.forget()
 
     def decide(self) -> None:
         """Look at everything and publish what follows, if anything does."""
@@ -78,16 +82,18 @@ class Controller:
             return
         current = layout_from(data)
         situation, situation_version = self._situation(current, members)
-        decision = next_layout(self.topology, situation, current, self.settings.transfers)
+        topology = self.programs.shape(current.generations)
+        decision = next_generation(topology, situation, current)
+        decision = decision or next_layout(topology, situation, current, self.settings.transfers)
         if decision is None:
             return
-        if not self._publish(decision.layout, stat.version, situation_version):
+        if not self._publish(decision, stat.version, situation_version):
             return
         self._note_failures(current, decision.layout, situation)
         self._tidy(decision.layout)
         self._tell(decision)
 
-    def _publish(self, layout: Layout, replaces: int, sync_version: int | None) -> bool:
+    def _publish(self, decision: Decision, replaces: int, sync_version: int | None) -> bool:
         """Replace the layout, unless it or the in-sync set it was decided by has changed since.
 
         An ingress that goes on with one member must not find that member dropped at the same moment.
@@ -96,20 +102,23 @@ class Controller:
         together = self.client.transaction()
         if sync_version is not None:
             together.check(f"{root}/in-sync", sync_version)
-        together.set_data(f"{root}/layout", layout_bytes(layout), version=replaces)
+        together.set_data(f"{root}/layout", layout_bytes(decision.layout), version=replaces)
+        if decision.refused is not None and self.client.exists(f"{root}/upgrade") is not None:
+            together.set_data(f"{root}/upgrade", refusal_bytes(decision.refused))
         return not any(isinstance(answer, Exception) for answer in together.commit())
 
     def _begin(self, members: dict[NodeId, Member]) -> None:
         """Publish the first layout and all that goes with it at once: half of it would never be completed."""
         ready = {name: member.disk for name, member in members.items() if not member.standby}
-        decision = first_layout(self.topology, self.settings.nodes, ready)
+        topology = self.programs.topology
+        decision = first_layout(topology, self.settings.nodes, ready)
         if decision is None:
             return
         ingress = decision.layout.nodes_of(INGRESS)
         first = InSync(1, next(iter(ingress)), frozenset(ingress), 0)
         root = root_of(self.flow)
         together = self.client.transaction()
-        together.create(f"{root}/topology", topology_bytes(self.topology, uuid.uuid4().hex))
+        together.create(f"{root}/topology", topology_bytes(topology, uuid.uuid4().hex))
         together.create(f"{root}/in-sync", in_sync_bytes(first))
         together.create(f"{root}/layout", layout_bytes(decision.layout))
         failures = [answer for answer in together.commit() if isinstance(answer, Exception)]
@@ -125,37 +134,25 @@ class Controller:
         members = frozenset() if sync is None else sync.members
         for node in set(layout.full_nodes_of(INGRESS)) - members if members else ():
             self.avoidance.doubted((INGRESS, node), now)
+        disks = {name: member.disk for name, member in here.items()}
         situation = Situation(
             now_ms=int(time.time() * 1000),
-            present=self._present(layout, here, now),
-            stopped=self._replicas("stopped"),
+            present=self.absence.present(layout, disks, self.linked(), now),
+            given_up=self.absence.given_up(now),
+            stopped=read_stopped(self.client, self.flow),
             caught_up=self._replicas("caught-up"),
             in_sync=members,
             draining=frozenset(read_names(self.client, self.flow, "draining")),
             renewed=self._replicas("renewed"),
             avoid=self.avoidance.places(now),
             restorable=self.settings.restorable,
+            wished=read_wish(self.client, self.flow),
+            switched={ShardId.parse(name) for name in read_names(self.client, self.flow, "switched")},
         )
         return situation, None if sync is None else sync.version
 
     def _replicas(self, part: str) -> set[ReplicaId]:
         return {ReplicaId.parse(name) for name in read_names(self.client, self.flow, part)}
-
-    def _present(self, layout: Layout, members: dict[NodeId, Member], now: float) -> dict[NodeId, str]:
-        """The nodes that count as present: those that are, this one, and those not missed for long."""
-        present = {name: member.disk for name, member in members.items()}
-        missed = set(layout.nodes) - set(members) - {self.me}
-        self.missed_since = {node: self.missed_since.get(node, now) for node in missed}
-        known = set(self.linked())
-        for node, since in self.missed_since.items():
-            # A node that this one was never linked to is probably on its way, as when the whole flow is started again.
-            # That it had an entry proves nothing: what a killed process has left vanishes with its session.
-            patience = ABSENCE_S if node in known else self.settings.return_grace_s
-            if now - since < patience:
-                present[node] = layout.nodes[node]
-        if self.me in layout.nodes:
-            present.setdefault(self.me, layout.nodes[self.me])
-        return present
 
     def _note_failures(self, before: Layout, after: Layout, situation: Situation) -> None:
         """Where a replica stopped, the shard is tried again later and later."""
@@ -167,10 +164,15 @@ class Controller:
         for part in ("stopped", "caught-up", "renewed"):
             for replica in self._replicas(part):
                 if replica not in layout.placement or (part == "caught-up" and replica not in layout.joining):
-                    try:
-                        self.client.delete(f"{root_of(self.flow)}/{part}/{replica}")
-                    except NoNodeError:
-                        continue
+                    self._remove(f"{part}/{replica}")
+        for name in read_names(self.client, self.flow, "switched") if len(layout.generations) == 1 else ():
+            self._remove(f"switched/{name}")
+
+    def _remove(self, name: str) -> None:
+        try:
+            self.client.delete(f"{root_of(self.flow)}/{name}")
+        except NoNodeError:
+            return
 
     def _tell(self, decision: Decision) -> None:
         for sentence in decision.sentences:

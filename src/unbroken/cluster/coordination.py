@@ -31,10 +31,11 @@ from unbroken.cluster.documents import (
 from unbroken.cluster.documents import read_history as read_history
 from unbroken.cluster.documents import read_layout as read_layout
 from unbroken.cluster.documents import read_members as read_members
+from unbroken.cluster.programs import Programs
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import NodeId, ReplicaId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.ingress import InSync, ProposeInSync
-from unbroken.protocol.layout import Layout, Topology
+from unbroken.protocol.layout import Layout
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class Coordination:
         client: KazooClient,
         flow: str,
         me: Member,
-        topology: Topology,
+        programs: Programs,
         settings: ControlSettings,
         callbacks: Callbacks,
         name_deadline_s: float = NAME_DEADLINE_S,
@@ -92,7 +93,8 @@ class Coordination:
         self._me = me
         self._callbacks = callbacks
         self._name_deadline_s = name_deadline_s
-        self._controller = Controller(client, flow, me.node, topology, settings, callbacks.tell, callbacks.linked)
+        self._programs = programs
+        self._controller = Controller(client, flow, me.node, programs, settings, callbacks.tell, callbacks.linked)
         self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(JOB_LIMIT)
         self._closed = threading.Event()
         self._changed = threading.Event()
@@ -103,7 +105,7 @@ class Coordination:
 
     def start(self) -> None:
         """Join the flow; raises UnbrokenError if the name is taken."""
-        for part in ("members", "history", "stopped", "caught-up", "draining", "renewed"):
+        for part in ("members", "history", "stopped", "caught-up", "draining", "renewed", "switched", "code"):
             self._client.ensure_path(f"{self._root}/{part}")
         self._register_at_last()
         self._client.add_listener(self._state_changed)
@@ -133,6 +135,10 @@ class Coordination:
     def caught_up(self, replica: ReplicaId) -> None:
         """Let the controller know that a joining replica of this node keeps up."""
         self._jobs.put(lambda: self._publish(f"caught-up/{replica}", b""))
+
+    def switched(self, shard: ShardId) -> None:
+        """Let the controller know that a shard's results have taken the place of its predecessor's."""
+        self._jobs.put(lambda: self._publish(f"switched/{shard}", b""))
 
     def close(self) -> None:
         self._closed.set()
@@ -197,8 +203,16 @@ class Coordination:
 
     def _on_layout(self, data: bytes | None, stat: Any) -> None:
         if data:
-            self._callbacks.layout(layout_from(data))
-            self._changed.set()
+            layout = layout_from(data)
+            if self._programs.knows(layout.generations):
+                self._take_layout(layout)
+            else:
+                # Its code has to be read first, which this thread must not wait for.
+                self._jobs.put(lambda: self._take_layout(layout))
+
+    def _take_layout(self, layout: Layout) -> None:
+        self._callbacks.layout(layout)
+        self._changed.set()
 
     def _on_in_sync(self, data: bytes | None, stat: Any) -> None:
         if data:

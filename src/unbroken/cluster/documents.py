@@ -10,6 +10,9 @@
 | ``caught-up/<replica>`` | the replica's node | a joining replica keeps up with its peers |
 | ``draining/<node>`` | `unbroken drain` | this node is to be left |
 | ``renewed/<replica>`` | `unbroken reinit` | this replica is to be built again |
+| ``code/<generation>`` | `unbroken upgrade`, the first by the nodes | the text and the shape of the user's code |
+| ``upgrade`` | `unbroken upgrade`; the controller | the generation to go over to; or why it is refused |
+| ``switched/<shard>`` | the shard's nodes | its results have taken the place of its predecessor's |
 | ``history/e<number>`` | every node | sentences |
 | ``controller`` | candidates | kazoo's election |
 """
@@ -120,6 +123,28 @@ def read_in_sync(client: KazooClient, flow: str) -> InSync | None:
 def read_run(client: KazooClient, flow: str) -> str:
     """The name of the run that a flow with a layout is in."""
     return str(json.loads(client.get(f"{root_of(flow)}/topology")[0])["run"])
+
+
+def read_wish(client: KazooClient, flow: str) -> int | None:
+    """The generation that the flow is to go over to; None if there is none, or it was refused."""
+    return read_upgrade(client, flow).get("generation")
+
+
+def read_upgrade(client: KazooClient, flow: str) -> dict[str, Any]:
+    """What `wish_bytes` or `refusal_bytes` wrote last; empty if the code was never to change."""
+    try:
+        value: dict[str, Any] = json.loads(client.get(f"{root_of(flow)}/upgrade")[0])
+        return value
+    except NoNodeError:
+        return {}
+
+
+def wish_bytes(generation: int) -> bytes:
+    return json.dumps({"generation": generation}).encode()
+
+
+def refusal_bytes(reason: str) -> bytes:
+    return json.dumps({"refused": reason}).encode()
 
 
 def read_names(client: KazooClient, flow: str, part: str) -> list[str]:

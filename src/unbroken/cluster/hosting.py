@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from unbroken.cluster.delivery import SinkWorkers
 from unbroken.cluster.ingress_service import IngressService
 from unbroken.connectors.base import SinkConnector
-from unbroken.protocol.ids import ReplicaId, StreamId
-from unbroken.protocol.instructions import Deliver, GiveUp, ReportCaughtUp, StopReplica
+from unbroken.protocol.ids import ReplicaId, StreamId, generation_of
+from unbroken.protocol.instructions import Deliver, GiveUp, ReportCaughtUp, ReportSwitched, StopReplica
 from unbroken.protocol.layout import INGRESS, Layout
 from unbroken.protocol.recovery import ReplicaState
 
@@ -31,7 +31,7 @@ class Hosting:
 
     def recover(self, layout: Layout, disk: str) -> dict[ReplicaId, ReplicaState]:
         """What the disk has of the replicas that are placed here; those that have yet to begin begin with nothing."""
-        dirs, topology = self._node.dirs, self._node.topology
+        dirs, topology = self._node.dirs, self._node.programs.use(layout)
         placed = layout.hosted(self._node.name) if layout.nodes.get(self._node.name) == disk else []
         dirs.clean(placed)
         present = set(dirs.present())
@@ -40,6 +40,7 @@ class Hosting:
             for replica in placed
             if replica not in present | layout.joining
             and replica in topology.replicas_of(replica.shard)
+            and generation_of(replica.shard.part) == 1
             and not dirs.begun(replica)
         ]
         dirs.begin(first)
@@ -83,6 +84,10 @@ class Hosting:
         if self._node.coordination is not None:
             self._node.coordination.caught_up(step.replica)
 
+    def switched(self, step: ReportSwitched) -> None:
+        if self._node.coordination is not None:
+            self._node.coordination.switched(step.shard)
+
     def give_up(self, step: GiveUp) -> None:
         """A replica of another node holds up more than it is worth."""
         self._node.tell(f"{step.replica} is to be built again: {step.reason}")
@@ -102,7 +107,7 @@ class Hosting:
     def _sinks_of(self, replica: ReplicaId) -> list[tuple[StreamId, SinkConnector]]:
         """The streams of a replica that are written to sinks."""
         sinks = self._node.flow.sinks
-        outputs = self._node.topology.outputs(replica.shard)
+        outputs = self._node.programs.topology.outputs(replica.shard)
         found = [(stream, sinks[stream.consumer.part].connector) for stream in outputs if stream.consumer.part in sinks]
         return [(stream, connector) for stream, connector in found if not connector.client]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import queue
 import threading
@@ -31,6 +32,9 @@ JOB_LIMIT = 10_000
 
 RETRY_S = 0.5
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""What a disk says that will take nothing more: trying again does not help."""
+
 PUSH_BUFFER_BYTES = 128 * 1024 * 1024
 """Pushed rows that are logged but not yet cut by a pulse; beyond it producers are asked to wait."""
 
@@ -49,7 +53,7 @@ class IngressService:
         self._log = IngressLogFile(node.dirs.ingress_log(replica))
         self.feeder = Feeder(
             node.flow,
-            node.topology,
+            node.programs.consumers,
             node.store,
             lambda stream, number: node.store.outbox_path(replica, stream, number),
             node.dirs.dead_letters,
@@ -68,8 +72,8 @@ class IngressService:
     def start(self) -> None:
         self._thread.start()
 
-    def poll(self, pulse: int) -> None:
-        self._jobs.put(lambda: self._poll(pulse))
+    def poll(self, pulse: int, generation: int) -> None:
+        self._jobs.put(lambda: self._poll(pulse, generation))
 
     def persist(self, entry: Entry) -> None:
         self._log.append(entry)
@@ -140,6 +144,9 @@ class IngressService:
                     job()
                     break
                 except Exception as error:
+                    if isinstance(error, OSError) and error.errno in FULL:
+                        self._node.cannot_keep(error)
+                        return
                     # A source that cannot be read holds the flow up but loses nothing: the pulse is agreed.
                     if failing != repr(error):
                         failing = repr(error)
@@ -147,8 +154,8 @@ class IngressService:
                         self._node.tell(f"a source cannot be read on {self._node.name}, trying again: {error}")
                     self._closed.wait(RETRY_S)
 
-    def _poll(self, pulse: int) -> None:
-        body, final = self.feeder.poll(int(time.time() * 1000))
+    def _poll(self, pulse: int, generation: int) -> None:
+        body, final = self.feeder.poll(int(time.time() * 1000), generation)
         self._node.post(SourcesPolled(pulse, body, final))
 
     def _trim(self, pulse: int) -> None:

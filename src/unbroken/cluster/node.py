@@ -24,6 +24,7 @@ from unbroken.cluster.coordination import Coordination, Member
 from unbroken.cluster.hosting import Hosting
 from unbroken.cluster.ingress_service import IngressService
 from unbroken.cluster.links import Links
+from unbroken.cluster.programs import Programs
 from unbroken.cluster.queries import Queries
 from unbroken.cluster.replica_dirs import ReplicaDirs
 from unbroken.cluster.snapshotting import Snapshots
@@ -67,13 +68,14 @@ from unbroken.protocol.instructions import (
     RefusePin,
     Report,
     ReportCaughtUp,
+    ReportSwitched,
     Send,
     SendUnit,
     StartReplica,
     StopReplica,
     StoreUnit,
 )
-from unbroken.protocol.layout import Layout, Topology
+from unbroken.protocol.layout import Layout
 from unbroken.protocol.messages import Message
 from unbroken.protocol.node import NodeProtocol
 from unbroken.protocol.units import UnitHeader
@@ -99,11 +101,11 @@ class Node:
     """The shell around :class:`NodeProtocol`: threads, sockets, files and Spark."""
 
     def __init__(
-        self, name: NodeId, flow: Dataflow, topology: Topology, dirs: ReplicaDirs, token: str, host: str, port: int
+        self, name: NodeId, flow: Dataflow, programs: Programs, dirs: ReplicaDirs, token: str, host: str, port: int
     ) -> None:
         self.name = name
         self.flow = flow
-        self.topology = topology
+        self.programs = programs
         self.settings: Settings = flow.settings
         self.dirs = dirs
         self.store = dirs.store
@@ -134,7 +136,7 @@ class Node:
             DropOutbox: self._drop_outbox,
             AnswerGate: self._answer_gate,
             Deliver: lambda step, _: self.hosting.deliver(step),
-            PollSources: lambda step, _: self._require_ingress().poll(step.pulse),
+            PollSources: lambda step, _: self._require_ingress().poll(step.pulse, step.generation),
             PersistEntry: lambda step, _: self._persist(step),
             CommitEntry: lambda step, _: self._require_ingress().commit(step.entry),
             ProposeInSync: lambda step, _: self._propose(step),
@@ -146,6 +148,7 @@ class Node:
             PinState: lambda step, _: self.transfers.pin(step),
             RefusePin: lambda step, _: self.transfers.refuse(step),
             ReportCaughtUp: lambda step, _: self.hosting.caught_up(step),
+            ReportSwitched: lambda step, _: self.hosting.switched(step),
             GiveUp: lambda step, _: self.hosting.give_up(step),
             Report: lambda step, _: self.tell(step.sentence),
         }
@@ -172,7 +175,8 @@ class Node:
         disk = self.dirs.identity()
         recovered = self.hosting.recover(layout, disk)
         tuned = self.settings.protocol()
-        self.protocol = NodeProtocol(self.name, self.topology, layout, sync, recovered, tuned, disk)
+        topology = self.programs.use(layout)
+        self.protocol = NodeProtocol(self.name, topology, layout, sync, recovered, tuned, disk)
         # Before anything that has come in already: whoever asks for units is answered by replicas that are at work.
         self._handle(self.protocol, Started(), None)
         self._handle(self.protocol, LinkUp(self.name), None)
@@ -241,17 +245,23 @@ class Node:
         self.tell(sentence)
         self.stop()
 
+    def cannot_keep(self, error: OSError) -> None:
+        """The disk does not take what a part of the ingress has to keep."""
+        self.fail(f"the ingress on {self.name} cannot write to its disk ({error}); the node ends, others go on")
+
     def close(self) -> None:
         """End everything this node started."""
         self._stopping.set()
         for future in list(self._gates.values()):
             future.cancel()
-        self.transfers.close()
-        self.hosting.close()
-        self.links.close()
-        if self.coordination is not None:
-            self.coordination.close()
-        self.server.close()
+        parts = [self.transfers.close, self.hosting.close, self.links.close]
+        parts += [] if self.coordination is None else [self.coordination.close]
+        for close in [*parts, self.server.close]:
+            try:
+                close()
+            except Exception:
+                # Whatever else is open must not stay open: the others would wait for this node.
+                log.exception("a part of %s did not end cleanly", self.name)
 
     # --- coordination callbacks -----------------------------------------------------------------------
 
@@ -262,7 +272,7 @@ class Node:
 
     def on_layout(self, layout: Layout) -> None:
         self._first_layout = self._first_layout or layout
-        self.post(LayoutChanged(layout))
+        self.post(LayoutChanged(layout, self.programs.use(layout)))
 
     def on_in_sync(self, sync: InSync) -> None:
         self._first_sync = self._first_sync or sync
@@ -279,8 +289,8 @@ class Node:
     def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer:
         return self.store.read(self.store.outbox_path(replica, header.stream, header.number))
 
-    def pin(self, shard: str, newcomer: str) -> dict[str, Any]:
-        return self.transfers.asked_for(shard, newcomer)
+    def pin(self, shard: str, newcomer: str, least: int) -> dict[str, Any]:
+        return self.transfers.asked_for(shard, newcomer, least)
 
     def restore_snapshot(self, replica: ReplicaId, target: Path) -> int:
         """Bring the last snapshot of a replica's shard to ``target``; its size."""
@@ -346,7 +356,7 @@ class Node:
             header = None if state is None else state.cut_header(number)
         if header is None:
             raise UnbrokenError(f"{replica}: the input of micro-batch {number} is not here")
-        return CutInfo(header.pulse, header.cut_ms, header.final)
+        return CutInfo(header.pulse, header.cut_ms, header.final, header.generation)
 
     def produced(self, replica: ReplicaId, number: int, headers: tuple[UnitHeader, ...]) -> None:
         self.post(Produced(replica, number, headers))
@@ -420,7 +430,7 @@ class Node:
         try:
             self._require_ingress().persist(step.entry)
         except OSError as error:
-            self.fail(f"the ingress log of {self.name} cannot be written ({error}); the node ends, others go on")
+            self.cannot_keep(error)
 
     def _require_ingress(self) -> IngressService:
         assert self.ingress is not None

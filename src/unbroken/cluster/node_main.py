@@ -17,6 +17,7 @@ from unbroken.cluster.control import ControlSettings
 from unbroken.cluster.coordination import Callbacks, Coordination, Member, connect
 from unbroken.cluster.documents import read_run
 from unbroken.cluster.node import Node
+from unbroken.cluster.programs import Programs, read_program, write_first_program
 from unbroken.cluster.queries import Queries
 from unbroken.cluster.replica_dirs import ReplicaDirs
 from unbroken.cluster.snapshotting import Snapshots
@@ -26,11 +27,13 @@ from unbroken.connectors.push_http import PushServer
 from unbroken.errors import UnbrokenError
 from unbroken.flow import Dataflow
 from unbroken.plan import build_topology, load_flow
+from unbroken.program import Program
 from unbroken.spark.analysis import analyse
 from unbroken.spark.session import start_session
 from unbroken.spark.snapshots import SnapshotStore
 
 if TYPE_CHECKING:
+    from kazoo.client import KazooClient
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
@@ -66,14 +69,22 @@ def run_node(options: NodeOptions) -> None:
         flow.settings = flow.settings.model_copy(update={"nodes": options.nodes})
     topology = build_topology(flow)
     started = time.monotonic()
+    _let_workers_import(options.flow_file.resolve().parent)
     session = start_session(f"unbroken-{flow.name}-{options.name}", flow.settings, options.spark_master, options.host)
-    analysis = analyse(flow, tuple(topology.segments), session)
+    client = connect(options.zookeeper, flow.settings.session_timeout / 1000)
+    first = Program.first(flow, topology, str(options.flow_file.resolve()), options.flow_file.read_text())
+    programs = Programs(
+        first,
+        flow,
+        lambda generation: read_program(client, flow.name, generation),
+        lambda flow, order: analyse(flow, order, session).schemas,
+    )
+    programs.load_first()
     log.info("Spark is up and the flow is analysed after %.1f s", time.monotonic() - started)
-    node = Node(options.name, flow, topology, dirs, options.token, options.host, options.port)
+    node = Node(options.name, flow, programs, dirs, options.token, options.host, options.port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
     push = _push_server(node, flow, options)
-    client = connect(options.zookeeper, flow.settings.session_timeout / 1000)
     me = Member(
         node=options.name,
         address=node.server.address,
@@ -88,21 +99,22 @@ def run_node(options: NodeOptions) -> None:
     tuned = flow.settings
     grace_s = tuned.return_grace / 1000
     control = ControlSettings(tuned.nodes, tuned.transfers, grace_s, restorable=tuned.snapshots is not None)
-    node.coordination = Coordination(client, flow.name, me, topology, control, callbacks)
+    node.coordination = Coordination(client, flow.name, me, programs, control, callbacks)
     try:
         node.coordination.start()
-        first = node.await_layout(LAYOUT_DEADLINE_S)
-        if first is not None:
-            queries = Queries(node, session, analysis.schemas)
+        begin = node.await_layout(LAYOUT_DEADLINE_S)
+        if begin is not None:
+            _note_code(client, node, first, begin[0].generation)
+            queries = Queries(node, session)
             node.hosting.queries = queries
             if flow.settings.snapshots is not None:
                 url = f"{flow.settings.snapshots.rstrip('/')}/{flow.name}/{read_run(client, flow.name)}"
                 store = SnapshotStore(url, session)
                 node.snapshots = Snapshots(node, store, flow.settings.snapshot_every / 1000)
-            node.begin(*first)
+            node.begin(*begin)
             queries.open()
             if node.protocol is not None and not node.protocol.hosted():
-                node.warm_up = WarmUp(node, queries.around, analysis.schemas)
+                node.warm_up = WarmUp(node, queries.around)
                 node.warm_up.start()
             if node.snapshots is not None:
                 node.snapshots.start()
@@ -114,6 +126,20 @@ def run_node(options: NodeOptions) -> None:
         _stop_session(session)
     if node.failure is not None:
         raise UnbrokenError(node.failure)
+
+
+def _let_workers_import(folder: Path) -> None:
+    """Let Spark's Python processes import what lies beside the user's file, as the file itself can."""
+    known = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{known}" if known else str(folder)
+
+
+def _note_code(client: KazooClient, node: Node, given: Program, generation: int) -> None:
+    """Keep the code that the flow began with where an upgrade finds it; one that came since is what counts."""
+    if generation == 1:
+        write_first_program(client, node.flow.name, given)
+    elif read_program(client, node.flow.name, generation).text != given.text:
+        log.warning("the flow runs generation %d of its code, not the text of %s", generation, given.file)
 
 
 def _stop_session(session: SparkSession) -> None:

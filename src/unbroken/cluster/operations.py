@@ -13,7 +13,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from unbroken.cluster.documents import read_history, read_layout, read_members, root_of
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import NodeId, ShardId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.layout import Layout
 
 LOOK_S = 0.3
@@ -21,7 +21,7 @@ LOOK_S = 0.3
 
 def drain(client: KazooClient, flow: str, node: NodeId) -> None:
     """Ask for ``node`` to be left; raises UnbrokenError if its replicas could go nowhere."""
-    layout = _layout(client, flow)
+    layout = current_layout(client, flow)
     if node not in layout.nodes:
         raise UnbrokenError(f"flow {flow} has no node {node!r}; its nodes: {', '.join(sorted(layout.nodes))}")
     left = set(read_members(client, flow)) - layout.draining - {node}
@@ -42,9 +42,9 @@ def undo_drain(client: KazooClient, flow: str, node: NodeId) -> None:
         raise UnbrokenError(f"{node} is not being drained") from None
 
 
-def reinit(client: KazooClient, flow: str, shard: ShardId, node: NodeId) -> None:
-    """Ask for the replica of ``shard`` on ``node`` to be built again from a peer."""
-    layout = _layout(client, flow)
+def reinit(client: KazooClient, flow: str, shard: ShardId, node: NodeId) -> ReplicaId:
+    """Ask for the replica of ``shard`` on ``node`` to be built again from a peer; which one that is."""
+    layout = current_layout(client, flow)
     replica = layout.replica_on(node, shard)
     if replica is None:
         places = ", ".join(layout.nodes_of(shard)) or "nowhere; shards: " + ", ".join(
@@ -57,21 +57,27 @@ def reinit(client: KazooClient, flow: str, shard: ShardId, node: NodeId) -> None
             "is redundant again (`unbroken status`)."
         )
     _create(client, f"{root_of(flow)}/renewed/{replica}")
+    return replica
 
 
 def wait_drained(client: KazooClient, flow: str, node: NodeId, deadline_s: float, tell: Callable[[str], None]) -> None:
     """Wait until nothing is placed on ``node``."""
-    what = f"{node} to be drained"
-    _watch(client, flow, lambda layout: not layout.hosted(node), deadline_s, tell, what)
-
-
-def wait_redundant(
-    client: KazooClient, flow: str, shard: ShardId, deadline_s: float, tell: Callable[[str], None]
-) -> None:
-    """Wait until ``shard`` has all its replicas."""
 
     def done(layout: Layout) -> bool:
-        return shard not in layout.short_since and not layout.joining & layout.counted(shard)
+        return node in layout.draining and not layout.hosted(node)
+
+    _watch(client, flow, done, deadline_s, tell, f"{node} to be drained")
+
+
+def wait_renewed(
+    client: KazooClient, flow: str, replica: ReplicaId, deadline_s: float, tell: Callable[[str], None]
+) -> None:
+    """Wait until ``replica`` is replaced and its shard has all its replicas."""
+    shard = replica.shard
+
+    def done(layout: Layout) -> bool:
+        whole = shard not in layout.short_since and not layout.joining & layout.counted(shard)
+        return whole and replica not in layout.placement
 
     _watch(client, flow, done, deadline_s, tell, f"{shard} to be redundant again")
 
@@ -84,24 +90,24 @@ def _watch(
     tell: Callable[[str], None],
     what: str,
 ) -> None:
-    """Follow the history until the layout is as wanted and has changed at least once since."""
+    """Follow the history until the layout is as wanted."""
     deadline = time.monotonic() + deadline_s
     told = len(read_history(client, flow))
-    version = _layout(client, flow).version
     while True:
-        layout = _layout(client, flow)
+        layout = current_layout(client, flow)
         history = read_history(client, flow)
         for entry in history[told:]:
             tell(entry["sentence"])
         told = len(history)
-        if done(layout) and layout.version > version:
+        if done(layout):
             return
         if time.monotonic() > deadline:
             raise UnbrokenError(f"waited {deadline_s:.0f} s for {what}; see `unbroken history`")
         time.sleep(LOOK_S)
 
 
-def _layout(client: KazooClient, flow: str) -> Layout:
+def current_layout(client: KazooClient, flow: str) -> Layout:
+    """The layout of a flow that has one."""
     layout = read_layout(client, flow)
     if layout is None:
         raise UnbrokenError(f"flow {flow} has not begun yet; wait until all its nodes are there")

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from unbroken.protocol.events import QueryFailed
@@ -16,7 +16,6 @@ from unbroken.spark.session import jvm_exit_code
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
     from unbroken.cluster.node import Node
 
@@ -39,7 +38,7 @@ class Queries:
     Starting is left to one thread and watching to another; what a failure means is the protocol's to decide.
     """
 
-    def __init__(self, node: Node, session: SparkSession, schemas: Mapping[str, StructType]) -> None:
+    def __init__(self, node: Node, session: SparkSession) -> None:
         self._node = node
         self._session = session
         self.around = Surroundings(
@@ -50,8 +49,8 @@ class Queries:
             checkpoint=node.dirs.checkpoint,
             cut_info=node.cut_info,
             produced=node.produced,
+            consumers=node.programs.consumers,
         )
-        self._schemas = schemas
         self._asked: dict[ReplicaId, threading.Event] = {}
         self._wanted: queue.Queue[ReplicaId | None] = queue.Queue(START_LIMIT)
         self._lock = threading.Lock()
@@ -100,7 +99,7 @@ class Queries:
             self._asked[replica] = threading.Event()
             try:
                 runner = self.runners.get(replica) or QueryRunner(
-                    replica, self._node.flow, self._node.topology, self._schemas, self.around
+                    replica, self._node.programs.code(replica.shard), self.around
                 )
                 runner.start()
             except Exception as error:

@@ -71,12 +71,9 @@ class Snapshots:
                         self._node.tell(f"no snapshot of {shard} could be made, trying again: {error}")
 
     def _shards(self) -> list[ShardId]:
-        """Those that this node is to look after: of several replicas the oldest full one is saved."""
+        """Those that this node is to look after."""
         layout = None if self._node.protocol is None else self._node.protocol.layout
-        if layout is None:
-            return []
-        hosted = [replica for replica in layout.hosted(self._node.name) if replica.shard != INGRESS]
-        return [replica.shard for replica in hosted if replica == min(layout.full(replica.shard), default=None)]
+        return [] if layout is None else [s for s in layout.eldest_on(self._node.name) if s != INGRESS]
 
     def _announce(self, shard: ShardId) -> None:
         """Tell what an earlier process has saved, so that no more than necessary is kept for it."""

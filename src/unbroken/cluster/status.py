@@ -33,6 +33,8 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
         str(replica): {"phase": join.phase.value, **_copied(node, replica)}
         for replica, join in protocol.joining.joins.items()
     }
+    program = node.programs.newest
+    out["code"] = {"generation": program.generation, "file": program.file, "as_given": node.programs.as_given}
     out["links"] = sorted(protocol.links - {node.name})
     out["replicas"] = [
         {
@@ -42,6 +44,7 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
             "committed": replica.committed,
             "produced": replica.produced,
             "lag_units": newest - replica.produced,
+            "feeds": {str(stream): sorted(feed.subscribed) for stream, feed in replica.feeds.items()},
             **progress.get(replica.replica, {}),
         }
         for replica in protocol.replicas.values()
@@ -81,6 +84,6 @@ def _copied(node: Node, replica: ReplicaId) -> dict[str, Any]:
 
 def _readers(node: Node, stream: StreamId, box: Outbox) -> dict[str, Any]:
     """How far subscribers of a client sink have come."""
-    if stream.consumer.part not in node.topology.client_sinks:
+    if stream.consumer.part not in node.programs.topology.client_sinks:
         return {}
     return {"readers": {name: subscriber.acked for name, subscriber in box.subscribers.items()}}

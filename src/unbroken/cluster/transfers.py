@@ -62,19 +62,19 @@ class Transfers:
 
     # --- donor ----------------------------------------------------------------------------------------
 
-    def asked_for(self, shard: str, newcomer: NodeId) -> dict[str, Any]:
+    def asked_for(self, shard: str, newcomer: NodeId, least: int) -> dict[str, Any]:
         """Pin the present state of ``shard`` for ``newcomer`` and give the manifest; called by the Flight server."""
-        return self._pinned(ShardId.parse(shard), newcomer).manifest.to_json()
+        return self._pinned(ShardId.parse(shard), newcomer, least).manifest.to_json()
 
     def pin_here(self, shard: ShardId) -> Pinned:
         """Pin the present state of ``shard`` for this node's own use; to be released by the caller."""
         return self._pinned(shard, self._node.name)
 
-    def _pinned(self, shard: ShardId, newcomer: NodeId) -> Pinned:
+    def _pinned(self, shard: ShardId, newcomer: NodeId, least: int = 0) -> Pinned:
         ticket = next(self._tickets)
         future: Future[Pinned] = Future()
         self._asked[ticket] = future
-        self._node.post(PinAsked(shard, newcomer, ticket))
+        self._node.post(PinAsked(shard, newcomer, ticket, least))
         try:
             return future.result(timeout=PIN_DEADLINE_S)
         except (FutureTimeoutError, TimeoutError):
@@ -176,7 +176,7 @@ class Transfers:
         donor = self._node.members.get(step.donor)
         if donor is None:
             raise TransferError(f"{step.donor} is not there any more")
-        question = {"shard": str(step.replica.shard), "node": self._node.name}
+        question = {"shard": str(step.shard), "node": self._node.name, "least": step.least}
         token = self._node.token
         manifest = Manifest.from_json(ask(donor.address, token, "pin", question, PIN_DEADLINE_S + 5))
         target.mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,11 @@ class Transfers:
         fetch = Fetch(donor.address, token, manifest, target, rate, stop)
         self.under_way[step.replica] = fetch
         try:
-            return fetch.run().fetched, manifest.facts
+            fetched = fetch.run().fetched
+            if step.shard != step.replica.shard:
+                # What the predecessor produced is its own; its successor begins with the state alone.
+                shutil.rmtree(target / "outbox", ignore_errors=True)
+            return fetched, manifest.facts
         finally:
             try:
                 release_pin(donor.address, token, manifest.pin, RELEASE_S)

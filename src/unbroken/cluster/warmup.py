@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import itertools
 import logging
 import shutil
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,6 @@ from unbroken.spark.types import arrow_schema
 from unbroken.transport.store import UnitStore, encode_unit
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from unbroken.cluster.node import Node
 
 log = logging.getLogger(__name__)
@@ -46,9 +44,8 @@ WARM_INDEX = 1_000_000_000
 class WarmUp:
     """Runs every segment of the flow once; ends early when the node gets something to do."""
 
-    def __init__(self, node: Node, around: Surroundings, schemas: Mapping[str, StructType]) -> None:
+    def __init__(self, node: Node, around: Surroundings) -> None:
         self._node = node
-        self._schemas = schemas
         self._root = node.dirs.root / "warm-up"
         store = UnitStore(self._root)
         self._around = replace(
@@ -74,7 +71,7 @@ class WarmUp:
         return start
 
     def _run(self) -> None:
-        for name in self._node.topology.segments:
+        for name in self._node.programs.topology.segments:
             if self._busy():
                 break
             try:
@@ -87,14 +84,15 @@ class WarmUp:
 
     def _segment(self, name: str) -> None:
         replica = ReplicaId(ShardId(name, 0), WARM_INDEX)
-        for stream in self._node.topology.inputs(replica.shard):
-            table = made_up_rows(arrow_schema(self._schemas[stream.producer.part]))
-            for number in range(1, UNITS + 1):
+        code = self._node.programs.code(replica.shard)
+        for input_name, streams in code.streams.items():
+            table = made_up_rows(arrow_schema(code.schemas[input_name]))
+            for stream, number in itertools.product(streams, range(1, UNITS + 1)):
                 header = UnitHeader(stream, number, number, number, Digest(table.num_rows, 0))
                 path = self._around.store.inbox_path(replica, stream, number)
                 self._around.store.write(path, encode_unit(header, table))
         done = self._done[str(replica)] = threading.Event()
-        runner = QueryRunner(replica, self._node.flow, self._node.topology, self._schemas, self._around)
+        runner = QueryRunner(replica, code, self._around)
         try:
             runner.start()
             waited = 0.0

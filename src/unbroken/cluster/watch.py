@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -12,6 +13,7 @@ from rich.text import Text
 from unbroken.connectors.push import Push
 from unbroken.connectors.sinks import Console as ConsoleSink
 from unbroken.errors import UnbrokenError
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId, segment_of
 from unbroken.protocol.layout import Topology
 
 if TYPE_CHECKING:
@@ -71,7 +73,14 @@ def greet(cluster: LocalCluster, out: Console) -> None:
 
     say(f"{cluster.count} nodes run {cluster.flow.name}; ZooKeeper at {cluster.zookeeper.address}")
     say(f"to see how they are: unbroken status --watch --dir {cluster.directory}")
-    addresses = [state["push"] for state in cluster.status() if state.get("push")]
+    states = cluster.status()
+    code = next((state["code"] for state in states if "code" in state), None)
+    if code is not None and not code["as_given"]:
+        say(
+            f"generation {code['generation']} of the code runs, as {code['file']} was when the flow was upgraded; "
+            f"{cluster.flow_file} differs from it. To go over to that, use unbroken upgrade {cluster.flow_file}"
+        )
+    addresses = [state["push"] for state in states if state.get("push")]
     for name, source in cluster.flow.sources.items():
         if isinstance(source.connector, Push):
             where = ", ".join(f"http://{address}/push/{name}" for address in addresses)
@@ -153,21 +162,32 @@ def has_ended(topology: Topology, states: list[dict[str, Any]]) -> bool:
     ends = [s["ingress"]["pulse"] for s in states if s.get("ingress") and s["ingress"]["ended"]]
     if not ends:
         return False
-    produced: dict[str, int] = {}
-    delivered: dict[str, int] = {}
+    produced: dict[ShardId, int] = {}
+    delivered: dict[StreamId, int] = {}
     for state in states:
         for replica in state.get("replicas", []):
-            shard = str(replica["replica"]).rpartition("#")[0]
+            shard = ReplicaId.parse(str(replica["replica"])).shard
             produced[shard] = max(produced.get(shard, 0), int(replica["produced"]))
-        for stream, sink in state.get("sinks", {}).items():
+        for name, sink in state.get("sinks", {}).items():
+            stream = StreamId.parse(name)
             delivered[stream] = max(delivered.get(stream, 0), int(sink["delivered"]))
-    shards = [str(shard) for part in topology.segments for shard in topology.shards(part)]
     written = set(topology.sinks) - topology.client_sinks
-    streams = [str(stream) for stream in topology.streams if stream.consumer.part in written]
     last = max(ends)
-    return all(produced.get(shard, 0) >= last for shard in shards) and all(
-        delivered.get(stream, 0) >= last for stream in streams
+    return all(_come(produced, shard) >= last for part in topology.segments for shard in topology.shards(part)) and all(
+        min((n for s, n in delivered.items() if _same(s.producer, stream.producer)), default=0) >= last
+        for stream in topology.streams
+        if stream.consumer.part in written
     )
+
+
+def _come(produced: Mapping[ShardId, int], shard: ShardId) -> int:
+    """How far a shard has come with whatever generation of its code runs."""
+    return min((number for other, number in produced.items() if _same(other, shard)), default=0)
+
+
+def _same(one: ShardId, other: ShardId) -> bool:
+    """Whether two shards run the same segment, perhaps of different generations."""
+    return segment_of(one.part) == segment_of(other.part) and one.index == other.index
 
 
 def readers_behind(states: list[dict[str, Any]]) -> bool:

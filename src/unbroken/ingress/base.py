@@ -34,6 +34,7 @@ class IngressBase:
     rows: int = 0
     bad_rows: int = 0
     finished: bool = False
+    generation: int = 1
 
     @property
     def done_through(self) -> int:
@@ -55,6 +56,7 @@ class IngressBase:
             "rows": self.rows,
             "bad_rows": self.bad_rows,
             "finished": self.finished,
+            "generation": self.generation,
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -72,6 +74,7 @@ class IngressBase:
             int(value["rows"]),
             int(value["bad_rows"]),
             bool(value["finished"]),
+            int(value["generation"]),
         )
 
     def write(self, directory: Path) -> None:

@@ -19,9 +19,9 @@ from unbroken.connectors.push_ledger import PushLedger
 from unbroken.digest import arrow_digest
 from unbroken.flow import Dataflow
 from unbroken.ingress.base import IngressBase
+from unbroken.program import Consumer
 from unbroken.protocol.ids import ShardId, StreamId
 from unbroken.protocol.ingress import Entry
-from unbroken.protocol.layout import Topology
 from unbroken.protocol.units import UnitHeader
 from unbroken.sharding import split
 from unbroken.transport.store import UnitStore, encode_unit
@@ -31,16 +31,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Mark:
-    """Where a pulse in the log ends."""
+    """Where a pulse in the log ends, and the generation of the code whose results count for it."""
 
     index: int
     positions: Mapping[str, Any]
     cut_ms: int
+    generation: int
 
     @classmethod
     def of(cls, entry: Entry) -> _Mark:
         record = json.loads(entry.body)
-        return cls(entry.index, {name: span[1] for name, span in record["spans"].items()}, int(record["cut_ms"]))
+        positions = {name: span[1] for name, span in record["spans"].items()}
+        return cls(entry.index, positions, int(record["cut_ms"]), int(record["generation"]))
 
 
 @dataclass(frozen=True)
@@ -85,26 +87,22 @@ class Feeder:
     def __init__(
         self,
         flow: Dataflow,
-        topology: Topology,
+        consumers: Callable[[str], tuple[Consumer, ...]],
         store: UnitStore,
         outbox_path: Callable[[StreamId, int], Path],
         dead_letters: Path,
         base: IngressBase | None = None,
         waiting: Iterable[Entry] = (),
     ) -> None:
-        self._flow = flow
+        self._consumers = consumers
         self._store = store
         self._outbox_path = outbox_path
         self._letters = DeadLetters(dead_letters)
         self._readers: dict[str, SourceReader] = {
             name: source.connector.open() for name, source in flow.sources.items()
         }
-        self._consumers = {
-            name: [consumer for producer, consumer in topology.edges if producer == name] for name in flow.sources
-        }
-        self._topology = topology
         base = base or IngressBase()
-        self._marks = [_Mark(base.index, base.positions, base.last_cut_ms)]
+        self._marks = [_Mark(base.index, base.positions, base.last_cut_ms, base.generation)]
         self._produced: deque[_Produced] = deque()
         self._ledgers = {name: base.ledger(name) for name in self.push_readers()}
         self._taken: deque[_Taken] = deque()
@@ -128,8 +126,8 @@ class Feeder:
         if entry.pulse:
             self._marks.append(_Mark.of(entry))
 
-    def poll(self, now_ms: int) -> tuple[bytes, bool]:
-        """The record of the next pulse, and whether it is the last."""
+    def poll(self, now_ms: int, generation: int) -> tuple[bytes, bool]:
+        """The record of the next pulse, and whether it is the last. Generations never go back."""
         last = self._marks[-1]
         cut_ms = max(now_ms, last.cut_ms + 1)
         spans: dict[str, Any] = {}
@@ -139,7 +137,7 @@ class Feeder:
             cut = reader.poll(start, cut_ms)
             spans[name] = [start, cut.position]
             exhausted = exhausted and cut.exhausted
-        record = {"cut_ms": cut_ms, "spans": spans}
+        record = {"cut_ms": cut_ms, "spans": spans, "generation": max(generation, last.generation)}
         return json.dumps(record, separators=(",", ":")).encode(), exhausted
 
     def take_push(self, entry: Entry) -> PushBatch:
@@ -154,6 +152,7 @@ class Feeder:
     def produce(self, entry: Entry) -> tuple[UnitHeader, ...]:
         """Write the units of a committed pulse."""
         record = json.loads(entry.body)
+        mark = _Mark.of(entry)
         headers: list[UnitHeader] = []
         rows_taken = bad_rows = 0
         for name, (start, end) in record["spans"].items():
@@ -162,11 +161,10 @@ class Feeder:
                 self._letters.write(name, entry.pulse, rows.bad)
             bad_rows += len(rows.bad)
             rows_taken += rows.table.num_rows
-            headers += self._write(name, entry, int(record["cut_ms"]), rows.table)
+            headers += self._write(name, entry, mark, rows.table)
         # Only when the pulse is whole: if a source fails, the pulse is read again from the start.
         self.rows += rows_taken
         self.bad_rows += bad_rows
-        mark = _Mark.of(entry)
         for name, reader in self.push_readers().items():
             reader.forget(mark.positions[name])
         self._marks = [mark, *(later for later in self._marks if later.index > entry.index)]
@@ -199,6 +197,7 @@ class Feeder:
             done.rows,
             done.bad_rows,
             done.final,
+            done.mark.generation,
         )
 
     def close(self) -> None:
@@ -208,15 +207,21 @@ class Feeder:
     def push_readers(self) -> Mapping[str, PushReader]:
         return {name: reader for name, reader in self._readers.items() if isinstance(reader, PushReader)}
 
-    def _write(self, source: str, entry: Entry, cut_ms: int, table: pa.Table) -> list[UnitHeader]:
+    def _write(self, source: str, entry: Entry, mark: _Mark, table: pa.Table) -> list[UnitHeader]:
         out: list[UnitHeader] = []
-        for consumer in self._consumers[source]:
-            shards = self._topology.segments[consumer]
-            keys = self._flow.segments[consumer].shard_by.get(source, ())
-            for index, piece in enumerate(split(table, keys, shards)):
-                stream = StreamId(ShardId(source, 0), ShardId(consumer, index))
-                digest = arrow_digest(piece)
-                header = UnitHeader(stream, entry.pulse, entry.pulse, cut_ms, digest, piece.nbytes, final=entry.final)
+        for consumer in self._consumers(source):
+            for index, piece in enumerate(split(table, consumer.keys, consumer.shards)):
+                stream = StreamId(ShardId(source, 0), ShardId(consumer.part, index))
+                header = UnitHeader(
+                    stream,
+                    entry.pulse,
+                    entry.pulse,
+                    mark.cut_ms,
+                    arrow_digest(piece),
+                    piece.nbytes,
+                    final=entry.final,
+                    generation=mark.generation,
+                )
                 path = self._outbox_path(stream, entry.pulse)
                 if not path.exists():
                     self._store.write(path, encode_unit(header, piece))

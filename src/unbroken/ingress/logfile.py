@@ -112,9 +112,11 @@ class IngressLogFile:
             self._close()
 
     def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            # On a full disk this fails; what could not be written was never acknowledged.
+            with contextlib.suppress(OSError):
+                file.close()
 
     def _open(self, first: int) -> None:
         self._close()

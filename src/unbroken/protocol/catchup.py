@@ -62,6 +62,11 @@ class CatchUp:
     def claimed(self, stream: StreamId, node: NodeId, base: int, last: int) -> None:
         self.promised[stream, node] = Promise(base, last)
 
+    @property
+    def least(self) -> int:
+        """The first version that is of use: what follows an earlier one is not kept by everybody who has promised."""
+        return max([promise.base for promise in self.promised.values()], default=0)
+
     def provided(self, keepers: Mapping[StreamId, Collection[NodeId]], available: Mapping[StreamId, int]) -> bool:
         """Whether each of these producers keeps all that the newcomer, which has come so far, may still ask it for."""
         return all(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, generation_of
 from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
 
 
@@ -17,29 +17,39 @@ from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placemen
 class Situation:
     """What the controller knows.
 
-    ``present`` maps the nodes that count as present to their disks. ``stopped`` replicas do not run on nodes that
+    ``present`` maps the nodes that count as present to their disks; the return of ``given_up`` ones is not believed in
+    any more. ``stopped`` replicas do not run on nodes that
     are well, ``caught_up`` ones have reported that they keep up. ``in_sync`` are the members of the ingress (empty:
     not known). ``draining`` nodes are to be left, ``renewed`` replicas to be built again from their peers, and a
     shard is not placed on a node it has just failed on (``avoid``). ``restorable`` says that there are snapshots.
+    ``wished`` is the generation of the code that the flow is to go over to, ``switched`` are the shards whose results
+    have taken the place of their predecessors'.
     """
 
     now_ms: int
     present: Mapping[NodeId, str]
-    stopped: Collection[ReplicaId] = ()
+    given_up: frozenset[NodeId] = frozenset()
+    stopped: Mapping[ReplicaId, str] = field(default_factory=dict)
     caught_up: Collection[ReplicaId] = ()
     in_sync: frozenset[NodeId] = frozenset()
     draining: frozenset[NodeId] = frozenset()
     renewed: Collection[ReplicaId] = ()
     avoid: Collection[tuple[ShardId, NodeId]] = ()
     restorable: bool = False
+    wished: int | None = None
+    switched: Collection[ShardId] = ()
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The layout to publish, and what was found and done, one sentence each."""
+    """The layout to publish, and what was found and done, one sentence each.
+
+    ``refused`` says why the generation that was wished for is given up.
+    """
 
     layout: Layout
     sentences: tuple[str, ...]
+    refused: str | None = None
 
 
 def first_layout(topology: Topology, wanted_nodes: int, present: Mapping[NodeId, str]) -> Decision | None:
@@ -89,7 +99,9 @@ class _Deciding:
             sentence = f"{replica} on {self.layout.placement[replica]} has caught up"
             since = self.layout.short_since.get(replica.shard)
             if since is not None and len(self._healthy(replica.shard)) >= self._wanted(replica.shard):
-                sentence += f"; {replica.shard} is redundant again after {(self.situation.now_ms - since) / 1000:.1f} s"
+                again = "" if self._coming(replica.shard) else " again"
+                took_s = (self.situation.now_ms - since) / 1000
+                sentence += f"; {replica.shard} is redundant{again} after {took_s:.1f} s"
             self.sentences.append(sentence)
 
     def drop_lost(self) -> None:
@@ -108,7 +120,9 @@ class _Deciding:
                 continue
             elsewhere = [r for r in self._healthy(replica.shard) if self.layout.placement[r] not in draining]
             needed = replica in self._last_of_their_shards({replica})
-            if (replica in self.layout.joining and not needed) or len(elsewhere) >= self._wanted(replica.shard):
+            # One that is only waited for to finish is left where it is for so long.
+            enough = len(elsewhere) >= max(1, self._wanted(replica.shard))
+            if (replica in self.layout.joining and not needed) or enough:
                 self.layout = self.layout.without([replica])
                 if not self.layout.hosted(node):
                     self.sentences.append(f"{node} is drained: nothing depends on it any more")
@@ -140,12 +154,13 @@ class _Deciding:
 
     def place(self, transfers: int) -> None:
         for shard in self.topology.placed_shards:
-            while len(self.layout.joining) < transfers and self._missing(shard) > 0 and self._recoverable(shard):
+            while self._copying(shard) < transfers and self._missing(shard) > 0 and self._recoverable(shard):
                 node = self._best_node(shard)
                 if node is None:
                     break
                 self.layout, replica = self.layout.with_joining(shard, node)
-                self.sentences.append(f"{replica} is placed on {node} to restore the redundancy of {shard}")
+                why = "for the code that comes" if self._coming(shard) else f"to restore the redundancy of {shard}"
+                self.sentences.append(f"{replica} is placed on {node} {why}")
 
     def note_shortage(self) -> None:
         """Remember since when a shard is short of replicas, for the sentence that says it is not any more."""
@@ -191,18 +206,52 @@ class _Deciding:
         """Replicas that stay counted because their shard might have none without them.
 
         One whose node is out of sight may still work, and one that has stopped may have been given up for being slow.
-        A member of the ingress has the whole log, even if it does not count as redundancy yet.
+        A member of the ingress has the whole log, even if it does not count as redundancy yet. Nothing is kept of what
+        can be restored from a snapshot and is not expected to return.
         """
         kept: set[ReplicaId] = set()
         for shard in {replica.shard for replica in doomed}:
-            if not self._healthy(shard):
-                kept |= (self.layout.full(shard) - self._wiped()) or (self.layout.counted(shard) - self._wiped())
+            if not self._healthy(shard) and not self._coming(shard):
+                hopeless = self._wiped() | self._restored_elsewhere(shard)
+                kept |= (self.layout.full(shard) - hopeless) or (self.layout.counted(shard) - hopeless)
                 if shard == INGRESS and self.situation.in_sync:
                     kept |= self.layout.counted(shard) - self._wiped() - self._outside()
         return kept
 
+    def _restored_elsewhere(self, shard: ShardId) -> set[ReplicaId]:
+        """The replicas of a shard that a snapshot replaces, because their nodes are not expected to return."""
+        if not self.situation.restorable or shard == INGRESS:
+            return set()
+        return {r for r in self.layout.counted(shard) if self.layout.placement[r] in self.situation.given_up}
+
     def _wanted(self, shard: ShardId) -> int:
+        """How many replicas a shard should have. One whose successor has taken over is only waited for to finish."""
+        later = self.topology.successor(shard.part)
+        if later is not None and self.layout.generation >= generation_of(later):
+            return 0
         return self.topology.replicas[shard.part]
+
+    def _coming(self, shard: ShardId) -> bool:
+        """Whether a shard runs code whose results do not count yet."""
+        return self.layout.generation < generation_of(shard.part)
+
+    def _may_begin(self, shard: ShardId) -> bool:
+        """Whether a shard with the code that comes may get its first replica: its predecessor has the state, and what
+        it reads is being produced. Only one at first: the others are copies of it."""
+        earlier = self.topology.predecessor(shard)
+        before = [part for part in self.topology.producers_of(shard.part) if part in self.topology.replaces]
+        return (
+            earlier is not None
+            and bool(self._healthy(earlier))
+            and not self.layout.counted(shard)
+            and all(self._healthy(producer) for part in before for producer in self.topology.shards(part))
+        )
+
+    def _copying(self, shard: ShardId) -> int:
+        """Transfers that one more has to wait for. Code that comes may have to wait for the flow itself to be repaired,
+        and so does not hold that up."""
+        coming = self._coming(shard)
+        return sum(1 for replica in self.layout.joining if coming or not self._coming(replica.shard))
 
     def _missing(self, shard: ShardId) -> int:
         staying = {r for r in self._healthy(shard) if self.layout.placement[r] not in self.situation.draining}
@@ -210,6 +259,8 @@ class _Deciding:
 
     def _recoverable(self, shard: ShardId) -> bool:
         """Whether somebody can give a newcomer the shard's state."""
+        if self._coming(shard) and not self._healthy(shard):
+            return self._may_begin(shard)
         if not self.layout.counted(shard):
             return self.situation.restorable
         able = self.layout.full(shard)

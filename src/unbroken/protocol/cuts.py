@@ -21,20 +21,26 @@ class Ordering(Protocol):
         """The cut of micro-batch ``number``, or None while it is not agreed or not complete here."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PulseCuts:
     """Micro-batch b takes unit b of every input stream: nobody has to be asked.
 
     The units of a pulse-ordered producer are numbered by the pulse they complete, so agreement follows
-    from the numbers alone; completeness is the only thing to wait for.
+    from the numbers alone; completeness is the only thing to wait for. And ``generation``: a unit for which results of
+    a later one count waits until the node has heard whether this replica's are among them.
     """
 
     inboxes: Mapping[StreamId, Inbox]
+    generation: int = 1
 
     def cut(self, number: int) -> Cut | None:
-        if all(inbox.available >= number for inbox in self.inboxes.values()):
+        if all(self._ready(inbox, number) for inbox in self.inboxes.values()):
             return dict.fromkeys(self.inboxes, number)
         return None
+
+    def _ready(self, inbox: Inbox, number: int) -> bool:
+        header = inbox.headers.get(number)
+        return inbox.available >= number and (header is None or header.generation <= self.generation)
 
 
 @dataclass

@@ -16,7 +16,7 @@ class HedgedDelivery:
 
     Invariants: units are handed to the sink in order, one at a time: as long as the sink has not come back
     with one, no other is handed to it, even if a sibling has delivered it meanwhile. ``delivered`` never
-    goes back.
+    goes back. Units in ``passed`` are for nobody and count as delivered once all before them are.
     """
 
     rank: int
@@ -24,10 +24,17 @@ class HedgedDelivery:
     delivered: int = 0
     ready: dict[int, float] = field(default_factory=dict)
     delivering: int | None = None
+    passed: set[int] = field(default_factory=set)
 
     def unit_ready(self, number: int, now_ms: float) -> None:
         if number > self.delivered:
             self.ready.setdefault(number, now_ms + self.rank * self.hedge_ms)
+
+    def pass_over(self, number: int) -> None:
+        """Unit ``number`` is not for the sink."""
+        if number > self.delivered:
+            self.passed.add(number)
+            self.mark_delivered(self.delivered)
 
     def next_delivery(self, now_ms: float) -> int | None:
         """The unit to hand to the sink at this moment; the caller reports back by ``finish``."""
@@ -56,11 +63,12 @@ class HedgedDelivery:
 
     def mark_delivered(self, through: int) -> None:
         """Units up to ``through`` are in the sink, put there by this replica or by a sibling."""
-        if through <= self.delivered:
-            return
-        self.delivered = through
-        for number in [n for n in self.ready if n <= through]:
+        self.delivered = max(self.delivered, through)
+        while self.delivered + 1 in self.passed:
+            self.delivered += 1
+        for number in [n for n in self.ready if n <= self.delivered]:
             del self.ready[number]
+        self.passed = {number for number in self.passed if number > self.delivered}
 
     def check(self) -> None:
         require(self.delivering is None or self.delivering <= self.delivered + 1, "delivery out of order")

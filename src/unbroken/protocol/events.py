@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import InSync
-from unbroken.protocol.layout import Layout
+from unbroken.protocol.layout import Layout, Topology
 from unbroken.protocol.messages import Message
 from unbroken.protocol.recovery import ReplicaState
 from unbroken.protocol.units import UnitHeader
@@ -102,7 +102,10 @@ class InSyncChanged:
 
 @dataclass(frozen=True)
 class LayoutChanged:
+    """There is another layout; ``topology`` is that of the generations it names, None if these are as before."""
+
     layout: Layout
+    topology: Topology | None = None
 
 
 @dataclass(frozen=True)
@@ -123,11 +126,15 @@ class QueryFailed:
 
 @dataclass(frozen=True)
 class PinAsked:
-    """``node``, which is building a replica of ``shard``, wants its state; the answer goes to ``ticket``."""
+    """``node``, which is building a replica of ``shard`` or of its successor, wants its state.
+
+    A version before ``least`` is of no use to it. The answer goes to ``ticket``.
+    """
 
     shard: ShardId
     node: NodeId
     ticket: int
+    least: int = 0
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ class Feed:
     (the way of Flux) takes it from one, and turns to another when that one is lost or keeps the consumer waiting for
     longer than ``patience_ms``; since units are numbered, turning means no more than to ask for what comes next.
 
+    ``lapsed`` are producers whose subscription may be lost; they are asked again before another one is chosen, because
+    they may go on sending.
+
     Invariant: with single delivery there is at most one subscription.
     """
 
@@ -28,22 +31,31 @@ class Feed:
     patience_ms: float
     turn: int = 0
     subscribed: frozenset[NodeId] = frozenset()
+    lapsed: frozenset[NodeId] = frozenset()
     starving_since: float | None = None
     factor: int = 1
 
     def update(self, producers: Sequence[NodeId]) -> tuple[list[NodeId], list[NodeId]]:
-        """Given the producers that can be reached: to whom to subscribe, and from whom to unsubscribe."""
+        """Given the producers that can be reached, the best first: whom to subscribe to, and whom to leave."""
         wanted = frozenset(producers)
         if self.single and producers:
-            staying = self.subscribed & wanted
-            wanted = staying or frozenset({producers[self.turn % len(producers)]})
+            staying = sorted((self.subscribed or self.lapsed) & wanted)
+            wanted = frozenset({staying[0] if staying else producers[self.turn % len(producers)]})
+        self.lapsed = frozenset()
         joined, left = wanted - self.subscribed, self.subscribed - wanted
         self.subscribed = wanted
         return sorted(joined), sorted(left)
 
+    def takes(self, node: NodeId) -> bool:
+        """Whether ``node`` was asked for what it sends: one that was given up may not know that yet, and send
+        what only its own replica would produce."""
+        return node in self.subscribed
+
     def forget(self, node: NodeId) -> None:
         """A subscription that may be lost: the link to ``node`` broke, or another replica has begun there."""
-        self.subscribed -= {node}
+        if node in self.subscribed:
+            self.subscribed -= {node}
+            self.lapsed |= {node}
 
     def fed(self) -> None:
         """A unit has come."""

@@ -63,7 +63,9 @@ class Hosting:
             node.sources = self._open_sources(state)
             shards = [ShardId(source, 0) for source in node.topology.sources]
         else:
-            node.replicas[replica] = SegmentReplica.recovered(replica, node.subscriptions.feeds(replica), state)
+            feeds = node.subscriptions.feeds(replica)
+            node.replicas[replica] = SegmentReplica.recovered(replica, feeds, state)
+            node.replicas[replica].placed_by(node.layout)
             shards = [replica.shard]
         node.serving.add(replica)
         node.comparison.open(replica.shard)
@@ -71,6 +73,8 @@ class Hosting:
             stored = state.outboxes.get(stream, StoredUnits(state.committed))
             node.outboxes.open(stream, replica, node.layout, stored)
             sink = stream.consumer.part
+            if sink in node.topology.sinks:
+                node.handover.open(stream)
             if sink in node.topology.sinks and sink not in node.topology.client_sinks:
                 node.sinks.open(stream, replica, node.layout)
         out: list[Instruction] = [StartReplica(replica)]
@@ -78,15 +82,16 @@ class Hosting:
             out += node.sources.begin()
         if replica in node.replicas:
             node.progress[replica] = max(state.committed, node.progress.get(replica, 0))
-            out += node.report_standing(node.replicas[replica], node.links)
+            out += node.standing.report(node.replicas[replica], node.links)
         # Others here may read what the replica produces, and have come further than its outboxes know.
-        out += node.greet(node.me)
+        out += node.standing.greet(node.me)
         return [*out, *(Send(to, Serving(replica)) for to in sorted(node.links - {node.me}))]
 
     def unhost(self, replica: ReplicaId) -> None:
         """Stop working as ``replica``."""
         node = self.node
         node.outboxes.close(replica)
+        node.handover.close(replica)
         node.sinks.close(replica)
         node.comparison.close(replica.shard)
         node.serving.discard(replica)
@@ -147,6 +152,11 @@ class Hosting:
         for box in self.node.outboxes.of(replica):
             box.muted = True
 
-    def siblings(self, shard: ShardId) -> set[NodeId]:
-        """The other nodes with a replica of ``shard``."""
-        return set(self.node.layout.nodes_of(shard)) - {self.node.me}
+    def concerned(self, shard: ShardId) -> set[NodeId]:
+        """The other nodes with a replica of ``shard``, or of the one that takes its place."""
+        node = self.node
+        later = node.topology.successor(shard.part)
+        nodes = set(node.layout.nodes_of(shard))
+        if later is not None:
+            nodes |= set(node.layout.nodes_of(ShardId(later, shard.index)))
+        return nodes - {node.me}

@@ -7,6 +7,24 @@ from functools import cached_property, lru_cache
 
 NodeId = str
 
+GENERATION = "@"
+"""Stands between the name of a segment and the generation of the code that its part of the flow runs."""
+
+
+def part_of(segment: str, generation: int) -> str:
+    """The name of the part that runs a segment's code of a generation; the first one is named like the segment."""
+    return segment if generation == 1 else f"{segment}{GENERATION}{generation}"
+
+
+def segment_of(part: str) -> str:
+    """The segment whose code a part runs."""
+    return part.partition(GENERATION)[0]
+
+
+def generation_of(part: str) -> int:
+    """The generation from which on a part's results count."""
+    return int(part.partition(GENERATION)[2] or 1)
+
 
 @dataclass(frozen=True, order=True)
 class ShardId:

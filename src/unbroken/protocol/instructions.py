@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Admission, Entry, ProposeInSync
 from unbroken.protocol.messages import Message
 from unbroken.protocol.units import UnitHeader
@@ -63,9 +63,13 @@ class Deliver:
 
 @dataclass(frozen=True)
 class PollSources:
-    """Ask every source how far it can be read; report back by ``SourcesPolled``."""
+    """Ask every source how far it can be read; report back by ``SourcesPolled``.
+
+    The results of ``generation`` count for this pulse, unless an earlier one has asked for a later generation.
+    """
 
     pulse: int
+    generation: int = 1
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,14 @@ class DropReplica:
 class FetchState:
     """Copy the state of ``replica``'s shard from ``donor``; report back by ``StateArrived`` or ``FetchFailed``.
 
-    Without a donor the shard's last snapshot is taken.
+    Without a donor the shard's last snapshot is taken. What begins with the state of its predecessor names that
+    ``shard``. A state before version ``least`` is of no use: what follows it is not kept.
     """
 
     replica: ReplicaId
     donor: NodeId | None
+    shard: ShardId
+    least: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,6 +151,13 @@ class ReportCaughtUp:
 
     replica: ReplicaId
     sentence: str
+
+
+@dataclass(frozen=True)
+class ReportSwitched:
+    """Tell the controller that the results of a shard have taken the place of its predecessor's."""
+
+    shard: ShardId
 
 
 @dataclass(frozen=True)
@@ -181,6 +195,7 @@ Instruction = (
     | PinState
     | RefusePin
     | ReportCaughtUp
+    | ReportSwitched
     | GiveUp
     | Report
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unbroken.protocol.catchup import CatchUp, Phase
 from unbroken.protocol.events import FetchFailed, PinAsked, StateArrived
-from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
 from unbroken.protocol.instructions import (
     AbandonFetch,
     DropReplica,
@@ -27,6 +27,9 @@ from unbroken.protocol.recovery import ReplicaState
 if TYPE_CHECKING:
     from unbroken.protocol.node import NodeProtocol
 
+PIN_PATIENCE_MS = 10_000.0
+"""How long a newcomer waits for a donor to come as far as it needs; usually that is a pulse away."""
+
 
 @dataclass
 class Joining:
@@ -37,6 +40,7 @@ class Joining:
 
     node: NodeProtocol
     joins: dict[ReplicaId, CatchUp] = field(default_factory=dict)
+    asked: list[tuple[PinAsked, float]] = field(default_factory=list)
 
     # --- building a replica here ----------------------------------------------------------------------
 
@@ -120,15 +124,18 @@ class Joining:
     def tick(self, now_ms: float) -> list[Instruction]:
         out = self._copy_again(now_ms)
         for replica, join in self.joins.items():
-            found = join.next_donor(self._producers(join), self._donors(replica), now_ms)
+            shard, donors = self._donors(replica)
+            found = join.next_donor(self._producers(join), donors, now_ms)
             if found is not None:
-                out.append(FetchState(replica, found[0]))
+                out.append(FetchState(replica, found[0], shard, join.least))
             elif join.phase is Phase.CATCHING_UP and self._keeps_up(join):
                 out.append(ReportCaughtUp(replica, join.finish(now_ms)))
-        return out
+        waiting, self.asked = self.asked, []
+        return [*out, *(step for event, until_ms in waiting for step in self._pin_when_ready(event, until_ms, now_ms))]
 
     def wake_times_ms(self) -> list[float]:
-        return [due for join in self.joins.values() if (due := join.next_retry_ms()) is not None]
+        retries = [due for join in self.joins.values() if (due := join.next_retry_ms()) is not None]
+        return [*retries, *(until_ms for _, until_ms in self.asked)]
 
     def check(self) -> None:
         for replica, join in self.joins.items():
@@ -138,7 +145,10 @@ class Joining:
 
     # --- helping others -------------------------------------------------------------------------------
 
-    def pin_asked(self, event: PinAsked, _now_ms: float) -> list[Instruction]:
+    def pin_asked(self, event: PinAsked, now_ms: float) -> list[Instruction]:
+        return self._pin_when_ready(event, now_ms + PIN_PATIENCE_MS, now_ms)
+
+    def _pin_when_ready(self, event: PinAsked, until_ms: float, now_ms: float) -> list[Instruction]:
         """Another node builds a replica of a shard that is at home here: keep the present state for it."""
         replica = next((r for r in self.node.hosted() if r.shard == event.shard), None)
         join = None if replica is None else self.joins.get(replica)
@@ -149,6 +159,11 @@ class Joining:
         boxes = self.node.outboxes.of(replica)
         # A version may be committed before the node has heard of its units.
         version = min([self.node.replicas[replica].committed, *(box.last for box in boxes)])
+        if version < event.least:
+            if now_ms >= until_ms:
+                return [RefusePin(event.ticket, f"{replica} is at version {version}, before {event.least}")]
+            self.asked.append((event, until_ms))
+            return []
         units = tuple((box.stream, min(box.base, version), min(box.last, version)) for box in boxes)
         return [PinState(event.ticket, replica, version, units)]
 
@@ -175,17 +190,23 @@ class Joining:
     def _producers(self, join: CatchUp) -> dict[StreamId, list[NodeId]]:
         return {stream: self.node.subscriptions.reachable(stream) for stream in join.inputs}
 
-    def _donors(self, replica: ReplicaId) -> list[NodeId | None]:
-        """Who can give the state, in order of preference."""
-        layout, node = self.node.layout, self.node
-        if replica.shard == INGRESS:
+    def _donors(self, replica: ReplicaId) -> tuple[ShardId, list[NodeId | None]]:
+        """The shard whose state is wanted, and who can give it, in order of preference.
+
+        The first replica with the code that comes begins with the state of a predecessor, which may be on this node.
+        """
+        layout, node, shard = self.node.layout, self.node, replica.shard
+        if shard == INGRESS:
             # If this node still leads by the documents, the other members learn from its question that it cannot.
             donors = node.sync.members if node.sync.leader == node.me else {node.sync.leader}
-            return [*sorted((donors & node.links) - {node.me})]
-        full = layout.full_nodes_of(replica.shard)
+            return shard, [*sorted((donors & node.links) - {node.me})]
+        full = layout.full_nodes_of(shard)
+        earlier = node.topology.predecessor(shard)
+        if not full and earlier is not None and layout.generation < generation_of(shard.part):
+            return earlier, [donor for donor in layout.full_nodes_of(earlier) if donor in node.links]
         if not full:
-            return [None]
-        return [donor for donor in full if donor in node.links and donor != node.me]
+            return shard, [None]
+        return shard, [donor for donor in full if donor in node.links and donor != node.me]
 
     def _ask_for_claims(self, join: CatchUp, nodes: Collection[NodeId] | None = None) -> list[Instruction]:
         return [

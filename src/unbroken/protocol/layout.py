@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from unbroken.errors import require
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
 
 INGRESS = ShardId("ingress", 0)
 """The shard that keeps the ingress log and reads every source."""
@@ -21,6 +21,10 @@ class Topology:
     ``sources`` name the parts read by the ingress, ``segments`` maps each segment to its number of shards,
     ``sinks`` names the parts at the end and ``edges`` holds (producer part, consumer part) pairs.
     ``replicas`` is the number of copies of each segment's shards and of the ingress.
+
+    While the code of segments is being replaced, the parts with the code that comes run beside those with the code that
+    goes: ``replaces`` maps the former to the latter. Both process every unit; of their results for sinks those count
+    that the unit's generation asks for.
     """
 
     sources: tuple[str, ...]
@@ -29,6 +33,7 @@ class Topology:
     edges: tuple[tuple[str, str], ...]
     replicas: Mapping[str, int]
     client_sinks: frozenset[str] = frozenset()
+    replaces: Mapping[str, str] = field(default_factory=dict)
 
     def shards(self, part: str) -> list[ShardId]:
         return [ShardId(part, i) for i in range(self.segments.get(part, 1))]
@@ -42,11 +47,34 @@ class Topology:
             for consumer in self.shards(consumer_part)
         )
 
+    def has(self, stream: StreamId) -> bool:
+        return stream in self._stream_set
+
+    @cached_property
+    def _stream_set(self) -> frozenset[StreamId]:
+        return frozenset(self.streams)
+
     def inputs(self, shard: ShardId) -> list[StreamId]:
         return [stream for stream in self.streams if stream.consumer == shard]
 
     def outputs(self, shard: ShardId) -> list[StreamId]:
         return [stream for stream in self.streams if stream.producer == shard]
+
+    def successor(self, part: str) -> str | None:
+        return next((later for later, earlier in self.replaces.items() if earlier == part), None)
+
+    def predecessor(self, shard: ShardId) -> ShardId | None:
+        """The shard whose state a shard with the code that comes begins with."""
+        earlier = self.replaces.get(shard.part)
+        return None if earlier is None else ShardId(earlier, shard.index)
+
+    def counts(self, part: str, generation: int) -> bool:
+        """Whether a part's results are those for sinks, in units of ``generation``."""
+        later = self.successor(part)
+        return generation_of(part) <= generation and (later is None or generation < generation_of(later))
+
+    def producers_of(self, part: str) -> list[str]:
+        return [producer for producer, consumer in self.edges if consumer == part]
 
     def is_sink(self, shard: ShardId) -> bool:
         return shard.part in self.sinks
@@ -72,7 +100,8 @@ class Layout:
     another disk has lost what it hosted. ``joining`` replicas have a place but do not count as redundancy yet; what
     they will need is kept for them. A replica that is lost is not in the document any more, and ``next_index`` sees
     to it that its name is never used again. ``short_since`` says since when (ms since the epoch) a shard has fewer full
-    replicas than it should.
+    replicas than it should. ``generations`` are those of the code that runs, ``generation`` the one whose results the
+    sources ask for from their next pulse on.
     """
 
     version: int
@@ -82,6 +111,8 @@ class Layout:
     joining: frozenset[ReplicaId] = frozenset()
     draining: frozenset[NodeId] = frozenset()
     short_since: Mapping[ShardId, int] = field(default_factory=dict)
+    generation: int = 1
+    generations: tuple[int, ...] = (1,)
 
     def counted(self, shard: ShardId) -> frozenset[ReplicaId]:
         """Everybody for whom units are kept."""
@@ -101,6 +132,11 @@ class Layout:
 
     def replica_on(self, node: NodeId, shard: ShardId) -> ReplicaId | None:
         return next((r for r, where in self.placement.items() if r.shard == shard and where == node), None)
+
+    def eldest_on(self, node: NodeId) -> list[ShardId]:
+        """The shards of which the oldest full replica is on ``node``: what one replica has to do for all, it does."""
+        hosted = [replica for replica in self.hosted(node) if replica not in self.joining]
+        return [replica.shard for replica in hosted if replica == min(self.full(replica.shard))]
 
     def nodes_of(self, shard: ShardId) -> dict[NodeId, ReplicaId]:
         """The nodes that host a replica of ``shard``, oldest replica first."""
@@ -126,7 +162,7 @@ class Layout:
 
     def with_joining(self, shard: ShardId, node: NodeId) -> tuple[Layout, ReplicaId]:
         """The layout with one more replica of ``shard``, on ``node``, under a name of its own."""
-        replica = ReplicaId(shard, self.next_index[shard])
+        replica = ReplicaId(shard, self.next_index.get(shard, 0))
         layout = replace(
             self,
             version=self.version + 1,
@@ -152,6 +188,7 @@ class Layout:
             require(replica.index < self.next_index[replica.shard], f"{replica} may be used for another replica")
             taken.add((replica.shard, node))
         require(self.joining <= set(self.placement), "a replica joins that has no place")
+        require(self.generation in self.generations, f"the code of generation {self.generation} does not run")
         return True
 
     def to_json(self) -> dict[str, Any]:
@@ -163,6 +200,8 @@ class Layout:
             "next_index": {str(shard): index for shard, index in self.next_index.items()},
             "draining": sorted(self.draining),
             "short_since": {str(shard): since for shard, since in self.short_since.items()},
+            "generation": self.generation,
+            "generations": list(self.generations),
         }
 
     @classmethod
@@ -175,6 +214,8 @@ class Layout:
             joining=frozenset(ReplicaId.parse(r) for r in value["joining"]),
             draining=frozenset(value["draining"]),
             short_since={ShardId.parse(shard): int(since) for shard, since in value["short_since"].items()},
+            generation=int(value["generation"]),
+            generations=tuple(int(generation) for generation in value["generations"]),
         )
 
 

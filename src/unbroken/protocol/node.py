@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,8 +31,9 @@ from unbroken.protocol.events import (
     Tick,
     UnitArrived,
 )
+from unbroken.protocol.handover import Handover
 from unbroken.protocol.hosting import Hosting
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, generation_of
 from unbroken.protocol.inbox import Arrival
 from unbroken.protocol.ingress import Append, AppendAck, InSync, JoinLog, JoinRefused
 from unbroken.protocol.instructions import (
@@ -57,17 +58,14 @@ from unbroken.protocol.messages import (
     Subscribe,
     Unsubscribe,
 )
-from unbroken.protocol.outboxes import Outboxes, snapshot_of
+from unbroken.protocol.outboxes import Outboxes
 from unbroken.protocol.recovery import ReplicaState
 from unbroken.protocol.replica import SegmentReplica
 from unbroken.protocol.settings import ProtocolSettings
 from unbroken.protocol.sinks import SinkSide
 from unbroken.protocol.sources import SourceSide
+from unbroken.protocol.standing import Standing
 from unbroken.protocol.subscriptions import Subscriptions
-
-SINK_BACKLOG = 64
-"""Units that may wait for a sink before the replica counts as behind and the pulse is held: a sink that is away
-for a moment costs nothing, one that is down for long must not fill the disk."""
 
 
 @dataclass
@@ -104,10 +102,12 @@ class NodeProtocol:
         tuned = self.settings
         limits = (tuned.client_retain, tuned.claim_units, tuned.claim_bytes)
         self.outboxes = Outboxes(self.topology, *limits, snapshots=tuned.snapshots)
-        self.sinks = SinkSide(self.me, self.outboxes, tuned.hedge_ms)
+        self.handover = Handover(self.topology, self.outboxes)
+        self.sinks = SinkSide(self.me, self.outboxes, self.handover, tuned.hedge_ms)
         self.comparison = Comparison(self.me)
         self.subscriptions = Subscriptions(self)
         self.hosting = Hosting(self)
+        self.standing = Standing(self)
         self.joining = Joining(self)
         self._handlers: dict[type[Any], Callable[[Any, float], list[Instruction]]] = {
             Started: lambda _event, now_ms: self.hosting.start(now_ms),
@@ -128,7 +128,7 @@ class NodeProtocol:
             PinAsked: self.joining.pin_asked,
             StateArrived: self.joining.state_arrived,
             FetchFailed: self.joining.fetch_failed,
-            SnapshotTaken: self._snapshot_taken,
+            SnapshotTaken: self.standing.snapshot_taken,
             Tick: self._tick,
         }
 
@@ -145,11 +145,16 @@ class NodeProtocol:
         return min(times, default=None)
 
     def in_flight(self) -> int:
-        """Pulses cut but not yet processed by the fastest counted replica of every shard."""
+        """Pulses cut but not yet processed by the fastest counted replica of every shard.
+
+        A shard that has yet to take over its predecessor's state holds nobody up.
+        """
         newest = 0 if self.sources is None else self.sources.log.last_pulse
         slowest = newest
         for part in self.topology.segments:
             for shard in self.topology.shards(part):
+                if part in self.topology.replaces and not self.layout.full(shard):
+                    continue
                 done = [self.progress.get(replica, 0) for replica in self.layout.counted(shard)]
                 slowest = min(slowest, max(done, default=0))
         return newest - slowest
@@ -173,35 +178,12 @@ class NodeProtocol:
 
     def _link_up(self, event: LinkUp, now_ms: float) -> list[Instruction]:
         self.links.add(event.node)
-        out = self.greet(event.node)
+        out = self.standing.greet(event.node)
         if event.node != self.me:
             out += [Send(event.node, Serving(replica)) for replica in self.hosted()]
         if self.sources is not None:
             out += self.sources.connected(event.node)
         return [*out, *self.joining.link_up(event.node)]
-
-    def greet(self, node: NodeId) -> list[Instruction]:
-        """Ask a node again for what is wanted of it, and say how things stand here: it may have missed both."""
-        return [*self.subscriptions.renew(node), *self._tell_standing(node)]
-
-    def _tell_standing(self, node: NodeId) -> list[Instruction]:
-        out = [step for replica in self.replicas.values() for step in self.report_standing(replica, {node})]
-        for shard in self.snapshots:
-            out += self._release_before_snapshot(shard, {node})
-        for stream, delivery in self.sinks.deliveries.items():
-            if delivery.delivered and node in self.hosting.siblings(stream.producer):
-                out.append(Send(node, Delivered(stream, delivery.delivered)))
-        return [*out, *self.comparison.repeat(node, self.hosted(), self.layout)]
-
-    def report_standing(self, replica: SegmentReplica, nodes: Collection[NodeId]) -> list[Instruction]:
-        """How far a replica is, for those that keep its input and for those that cut the pulses."""
-        out: list[Instruction] = []
-        for node in sorted(nodes):
-            for stream in replica.inputs:
-                if replica.committed and node in self.subscriptions.producers(stream):
-                    out.append(Send(node, Ack(stream, str(replica.replica), replica.committed)))
-            out.append(Send(node, Progress(replica.replica, self.progress.get(replica.replica, 0))))
-        return out
 
     def _link_lost(self, event: LinkLost, now_ms: float) -> list[Instruction]:
         self.links.discard(event.node)
@@ -235,9 +217,11 @@ class NodeProtocol:
             case Serving():
                 return self._sees_serving(event.sender, message.replica)
             case DigestNote():
-                return self.hosting.compare(message)
+                # Code that was given up while it came may have begun with another state than what is in its place.
+                first = generation_of(message.replica.shard.part) == 1
+                return self.hosting.compare(message) if first or self._may_count(message.replica) else []
             case Delivered():
-                return self._mark_delivered(message.stream, message.through)
+                return self.standing.mark_delivered(message.stream, message.through)
             case Progress():
                 self.progress[message.replica] = max(self.progress.get(message.replica, 0), message.pulse)
                 return []
@@ -246,14 +230,14 @@ class NodeProtocol:
 
     def _sees_serving(self, sender: NodeId, replica: ReplicaId) -> list[Instruction]:
         self.serving.add(replica)
-        return [*self.greet(sender), *self.joining.link_up(sender)]
+        return [*self.standing.greet(sender), *self.joining.link_up(sender)]
 
     # --- data path ------------------------------------------------------------------------------------
 
     def _unit_arrived(self, event: UnitArrived, now_ms: float) -> list[Instruction]:
         header = event.header
         replica = next((r for r in self.replicas.values() if header.stream in r.inboxes), None)
-        if replica is None or replica.stopped is not None:
+        if replica is None or replica.stopped is not None or not replica.feeds[header.stream].takes(event.sender):
             return []
         arrival = replica.arrive(header)
         self.counters[f"units_{arrival.value}"] += 1
@@ -289,53 +273,26 @@ class NodeProtocol:
             replica.produced = max(replica.produced, event.number)
         out: list[Instruction] = []
         for header in event.headers:
-            added, steps = self.outboxes.produced(header)
+            added, steps = self.outboxes.produced(event.replica, header, self.layout)
             out += steps
             if added:
                 self.sinks.ready(header.stream, header.number, now_ms)
+            elif not self.outboxes.wanted(header):
+                added = self.handover.passed_over(header)
+                if self.sinks.passed_over(header.stream, header.number):
+                    out += self.standing.delivered(header.stream)
+            if added:
                 note, sends = self.comparison.share(event.replica, header, self.layout)
                 out += [*sends, *self.hosting.compare(note)]
         if replica is not None:
-            out += self._report_progress(replica)
+            out += self.standing.progress(replica)
         return out
-
-    def _report_progress(self, replica: SegmentReplica) -> list[Instruction]:
-        """Tell the ingress how far a replica is; one whose sink does not take its units is not far."""
-        pulse = replica.produced
-        for stream in self.topology.outputs(replica.replica.shard):
-            if stream in self.sinks.deliveries:
-                pulse = min(pulse, self.sinks.deliveries[stream].delivered + SINK_BACKLOG)
-        if pulse <= self.progress.get(replica.replica, 0):
-            return []
-        self.progress[replica.replica] = pulse
-        message = Progress(replica.replica, pulse)
-        return [Send(node, message) for node in sorted(self.sync.members) if node != self.me]
-
-    def _snapshot_taken(self, event: SnapshotTaken, _now_ms: float) -> list[Instruction]:
-        self.snapshots[event.shard] = max(event.version, self.snapshots.get(event.shard, 0))
-        return self._release_before_snapshot(event.shard, self.links)
-
-    def _release_before_snapshot(self, shard: ShardId, nodes: Collection[NodeId]) -> list[Instruction]:
-        """What a shard's snapshot contains need not be kept on its account."""
-        return [
-            Send(node, Ack(stream, str(snapshot_of(shard)), self.snapshots[shard]))
-            for stream in self.topology.inputs(shard)
-            for node in sorted(self.subscriptions.producers(stream) & set(nodes))
-        ]
 
     # --- sinks ----------------------------------------------------------------------------------------
 
     def _sink_delivered(self, event: SinkDelivered, now_ms: float) -> list[Instruction]:
-        out = [*self.sinks.finished(event.stream, event.number), *self._progress_of(event.stream)]
-        note = Delivered(event.stream, event.number)
-        return [*out, *(Send(node, note) for node in sorted(self.hosting.siblings(event.stream.producer)))]
-
-    def _mark_delivered(self, stream: StreamId, through: int) -> list[Instruction]:
-        return [*self.sinks.delivered(stream, through), *self._progress_of(stream)]
-
-    def _progress_of(self, stream: StreamId) -> list[Instruction]:
-        replicas = [replica for replica in self.replicas.values() if replica.replica.shard == stream.producer]
-        return [step for replica in replicas for step in self._report_progress(replica)]
+        out = self.sinks.finished(event.stream, event.number)
+        return [*out, *self.standing.progress_of(event.stream), *self.standing.delivered(event.stream)]
 
     # --- ingress --------------------------------------------------------------------------------------
 
@@ -351,7 +308,7 @@ class NodeProtocol:
             came = event.sync.members - self.sync.members
             self.sync = event.sync
             for node in sorted(came & self.links):
-                out += self._tell_standing(node)
+                out += self.standing.tell(node)
             out += self.subscriptions.update_all()
         return [*out, *([] if self.sources is None else self.sources.in_sync(event.sync))]
 
@@ -361,20 +318,30 @@ class NodeProtocol:
         if event.layout.version <= self.layout.version:
             return []
         before, self.layout = self.layout, event.layout
+        out = [] if event.topology is None else self._topology_changed(event.topology)
         self.serving = {replica for replica in self.serving if self._may_count(replica)}
         self.progress = {replica: n for replica, n in self.progress.items() if self._may_count(replica)}
-        out = [*self.joining.layout_changed(now_ms), *self.outboxes.layout_changed(self.layout)]
+        out += [*self.joining.layout_changed(now_ms), *self.outboxes.layout_changed(self.layout)]
         self.sinks.rank(self.layout)
+        for replica in self.replicas.values():
+            replica.placed_by(self.layout)
         # Who has just been placed may have been greeted before anybody here knew what it is.
         came = {node for replica, node in self.layout.placement.items() if replica not in before.placement}
         for node in sorted(came & self.links):
-            out += self._tell_standing(node)
+            out += self.standing.tell(node)
         out += self.subscriptions.update_all()
         return [*out, *(step for replica in self.replicas.values() for step in self.subscriptions.lacking(replica))]
 
+    def _topology_changed(self, topology: Topology) -> list[Instruction]:
+        self.topology = topology
+        self.handover.topology_changed(topology)
+        for stream, delivery in self.sinks.deliveries.items():
+            self.handover.delivered(stream, delivery.delivered)
+        return self.outboxes.topology_changed(topology)
+
     def _may_count(self, replica: ReplicaId) -> bool:
         """Whether the layout counts a replica, or a later one may: others can be ahead of this node."""
-        return replica in self.layout.placement or replica.index >= self.layout.next_index[replica.shard]
+        return replica in self.layout.placement or replica.index >= self.layout.next_index.get(replica.shard, 0)
 
     def _tick(self, _event: Tick, now_ms: float) -> list[Instruction]:
         out: list[Instruction] = []
@@ -383,8 +350,8 @@ class NodeProtocol:
             if replica.restart_due(now_ms):
                 out.append(StartReplica(replica.replica))
             out += self.subscriptions.turn(replica, now_ms)
-        out += self.sinks.tick(now_ms)
+        out += [*self.sinks.tick(now_ms), *self.handover.tick()]
         if self.sources is not None:
             out += self.sources.placed(set(self.layout.nodes_of(INGRESS)), self.links)
-            out += self.sources.tick(now_ms, self.in_flight())
+            out += self.sources.tick(now_ms, self.in_flight(), self.layout.generation)
         return [*out, *self.joining.tick(now_ms)]

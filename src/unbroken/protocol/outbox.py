@@ -71,6 +71,14 @@ class Outbox:
         self.headers[header.number] = header
         return True
 
+    def skip(self, number: int) -> None:
+        """Unit ``number`` is for nobody, as are all before it."""
+        if number <= self.last:
+            return
+        require(number == self.last + 1 and not self.headers, f"{self.stream}: unit {number} skipped after {self.last}")
+        self.base = number
+        self.acked = {replica: max(acked, number) for replica, acked in self.acked.items()}
+
     def subscribe(self, subscriber: str, after: int) -> bool:
         """Start sending from unit ``after + 1`` on; False if that unit has been dropped already.
 
@@ -122,6 +130,16 @@ class Outbox:
             if front - since > units or self._kept_between(since, front) > size:
                 out.append(replica)
         return sorted(out)
+
+    def too_old(self, holder: ReplicaId, units: int, size: int) -> int | None:
+        """The unit up to which ``holder`` may not hold units that everybody else has taken; None if it does not."""
+        others = [acked for replica, acked in self.acked.items() if replica != holder]
+        floor = front = min([self.last, *others])
+        kept = 0
+        while floor > self.base and front - floor < units and kept + self.headers[floor].size <= size:
+            kept += self.headers[floor].size
+            floor -= 1
+        return floor if self.acked[holder] < floor else None
 
     def sends(self) -> list[tuple[str, int]]:
         """What to send next, marked as sent: (subscriber, unit number) in order."""

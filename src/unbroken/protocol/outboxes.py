@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.instructions import DropOutbox, GiveUp, Instruction, Send, SendUnit
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
+from unbroken.protocol.instructions import DropOutbox, GiveUp, Instruction, Report, Send, SendUnit
 from unbroken.protocol.layout import Layout, Topology
 from unbroken.protocol.messages import Ack, Claim, Claimed, Missing, Subscribe, Unsubscribe
 from unbroken.protocol.outbox import SNAPSHOT, Outbox
@@ -24,6 +24,9 @@ class Outboxes:
 
     Invariants: those of each outbox; a subscription has a route; a claim is confirmed only by an outbox that works
     by a layout that counts the claimant, so that nothing it needs can be dropped afterwards.
+
+    A replica at work may come to produce one stream more, when code that reads from it begins to run: its outbox opens
+    with the first unit. Who asks for it earlier is answered then (``claims``, ``early``).
     """
 
     topology: Topology
@@ -36,6 +39,7 @@ class Outboxes:
     routes: dict[tuple[StreamId, str], NodeId] = field(default_factory=dict)
     claims: list[tuple[NodeId, Claim]] = field(default_factory=list)
     given_up: set[ReplicaId] = field(default_factory=set)
+    early: dict[tuple[StreamId, str], tuple[NodeId, Subscribe]] = field(default_factory=dict)
 
     def open(self, stream: StreamId, owner: ReplicaId, layout: Layout, stored: StoredUnits) -> None:
         """The outbox of a stream that ``owner`` produces here, with what is on disk of it."""
@@ -45,13 +49,17 @@ class Outboxes:
         counted = self._counted(stream, owner, layout)
         self.boxes[stream] = Outbox(stream, counted, retain=retain, base=stored.base, headers=headers)
         self.owners[stream] = owner
+        self.early = {key: question for key, question in self.early.items() if key[0] != stream}
 
     def close(self, owner: ReplicaId) -> None:
         """Forget the outboxes of a replica that is not hosted here any more."""
         for stream in [stream for stream, replica in self.owners.items() if replica == owner]:
-            del self.boxes[stream], self.owners[stream]
-            for key in [key for key in self.routes if key[0] == stream]:
-                del self.routes[key]
+            self._forget(stream)
+
+    def _forget(self, stream: StreamId) -> None:
+        del self.boxes[stream], self.owners[stream]
+        for key in [key for key in self.routes if key[0] == stream]:
+            del self.routes[key]
 
     def of(self, owner: ReplicaId) -> list[Outbox]:
         return [self.boxes[stream] for stream, replica in self.owners.items() if replica == owner]
@@ -61,7 +69,10 @@ class Outboxes:
     def subscribe(self, sender: NodeId, message: Subscribe) -> list[Instruction]:
         box = self.boxes.get(message.stream)
         if box is None:
-            return []  # the subscriber is told when this node begins to produce the stream
+            # The subscriber is told when a replica here begins; one at work may begin with this stream at any moment.
+            if self.topology.has(message.stream):
+                self.early[message.stream, message.subscriber] = (sender, message)
+            return []
         self.routes[message.stream, message.subscriber] = sender
         complete = box.subscribe(message.subscriber, message.after)
         sends = self.sends(box)
@@ -70,10 +81,12 @@ class Outboxes:
         return [Send(sender, Missing(message.stream, message.subscriber, box.base)), *sends]
 
     def unsubscribe(self, message: Unsubscribe) -> None:
+        self.early.pop((message.stream, message.subscriber), None)
         if self.routes.pop((message.stream, message.subscriber), None) is not None:
             self.boxes[message.stream].unsubscribe(message.subscriber)
 
     def subscriber_gone(self, node: NodeId) -> None:
+        self.early = {key: question for key, question in self.early.items() if question[0] != node}
         for stream, subscriber in [key for key, where in self.routes.items() if where == node]:
             del self.routes[stream, subscriber]
             self.boxes[stream].unsubscribe(subscriber)
@@ -83,25 +96,62 @@ class Outboxes:
         if box is None:
             return []
         box.ack(message.subscriber, message.through)
+        if message.subscriber == str(snapshot_of(message.stream.consumer)):
+            self.given_up.discard(snapshot_of(message.stream.consumer))
         return [*self.trim(box), *self.sends(box), *self._give_up(box)]
 
     def claim(self, sender: NodeId, message: Claim, layout: Layout) -> list[Instruction]:
         """Confirm a claim as soon as the layout here counts the claimant."""
-        if (sender, message) not in self.claims:
-            self.claims.append((sender, message))
+        asked = (sender, message.stream, message.replica)
+        self.claims = [claim for claim in self.claims if (claim[0], claim[1].stream, claim[1].replica) != asked]
+        self.claims.append((sender, message))
         return self._confirm(layout)
 
     # --- what happens to them -------------------------------------------------------------------------
 
-    def produced(self, header: UnitHeader) -> tuple[bool, list[Instruction]]:
-        """Take a unit into its outbox; whether it was not there before, and what follows."""
-        box = self.boxes[header.stream]
+    def produced(self, owner: ReplicaId, header: UnitHeader, layout: Layout) -> tuple[bool, list[Instruction]]:
+        """Take a unit into its outbox; whether it counts and was not there before, and what follows."""
+        stream, number = header.stream, header.number
+        drop = DropOutbox(owner, stream, (number,))
+        if not self.topology.has(stream):
+            return False, [drop]  # whoever read it is not part of the flow any more
+        out: list[Instruction] = []
+        if stream not in self.boxes:
+            out += self._open_late(stream, owner, layout, number - 1)
+        box = self.boxes[stream]
+        if not self.wanted(header):
+            if header.generation < generation_of(stream.producer.part):
+                box.skip(number)
+            return False, [*out, drop]
         if not box.add(header):
-            stale = header.number <= box.base
-            # Produced again after a restart, although nobody needs it any more.
-            out: list[Instruction] = [DropOutbox(self.owners[header.stream], header.stream, (header.number,))]
-            return False, out if stale else []
-        return True, [*self.sends(box), *self.trim(box)]
+            # Produced again after a restart, perhaps although nobody needs it any more.
+            return False, [drop] if number <= box.base else []
+        return True, [*out, *self.sends(box), *self.trim(box)]
+
+    def wanted(self, header: UnitHeader) -> bool:
+        """Sinks take what the generation of a unit asks for; segments take everything that is for them."""
+        stream = header.stream
+        if stream.consumer.part not in self.topology.sinks:
+            return True
+        return self.topology.counts(stream.producer.part, header.generation)
+
+    def _open_late(self, stream: StreamId, owner: ReplicaId, layout: Layout, base: int) -> list[Instruction]:
+        asked = [question for key, question in self.early.items() if key[0] == stream]
+        self.open(stream, owner, layout, StoredUnits(base))
+        out = self._confirm(layout)
+        for sender, message in asked:
+            out += self.subscribe(sender, message)
+        return out
+
+    def topology_changed(self, topology: Topology) -> list[Instruction]:
+        """Streams that nobody reads any more are forgotten with all their units."""
+        self.topology = topology
+        out: list[Instruction] = []
+        for stream in set(self.boxes) - set(topology.streams):
+            out.append(DropOutbox(self.owners[stream], stream, tuple(self.boxes[stream].headers)))
+            self._forget(stream)
+        self.early = {key: question for key, question in self.early.items() if key[0] in topology.streams}
+        return out
 
     def layout_changed(self, layout: Layout) -> list[Instruction]:
         out: list[Instruction] = []
@@ -143,19 +193,41 @@ class Outboxes:
         out: list[Instruction] = []
         waiting: list[tuple[NodeId, Claim]] = []
         for sender, claim in self.claims:
+            box = self.boxes.get(claim.stream)
             if layout.version < claim.version:
                 waiting.append((sender, claim))
-            elif (box := self.boxes.get(claim.stream)) is not None and claim.replica in box.counted:
+            elif box is None:
+                if self.topology.has(claim.stream) and claim.replica in layout.placement:
+                    waiting.append((sender, claim))
+            elif claim.replica in box.counted:
                 out.append(Send(sender, Claimed(claim.stream, claim.replica, box.acked[claim.replica], box.last)))
         self.claims = waiting
         return out
 
     def _give_up(self, box: Outbox) -> list[Instruction]:
         """Consumers that hold up more than the settings allow are to be built again from their peers."""
-        out: list[Instruction] = []
+        out = self._limit_snapshot(box)
         for replica in box.overdue(self.claim_units, self.claim_bytes):
             if replica not in self.given_up:
                 self.given_up.add(replica)
                 kept = max(box.acked.values()) - box.acked[replica]
                 out.append(GiveUp(replica, f"it is {kept} units of {box.stream} behind its peer"))
+        return out
+
+    def _limit_snapshot(self, box: Outbox) -> list[Instruction]:
+        """A store that takes no snapshots must not fill the disk: units that only the next one needs are let go."""
+        snapshot = snapshot_of(box.stream.consumer)
+        limit = box.too_old(snapshot, self.claim_units, self.claim_bytes) if snapshot in box.counted else None
+        if limit is None:
+            return []
+        box.ack(str(snapshot), limit)
+        out = self.trim(box)
+        if snapshot not in self.given_up:
+            self.given_up.add(snapshot)
+            out.append(
+                Report(
+                    f"the last snapshot of {snapshot.shard} is too old to keep all that followed it: the shard cannot "
+                    "be restored until there is another one"
+                )
+            )
         return out

@@ -9,9 +9,10 @@ from unbroken.errors import require
 from unbroken.protocol.cuts import Gate, PulseCuts
 from unbroken.protocol.events import GateAsked
 from unbroken.protocol.feeds import Feed
-from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
+from unbroken.protocol.ids import NodeId, ReplicaId, StreamId, generation_of
 from unbroken.protocol.inbox import Arrival, Inbox
 from unbroken.protocol.instructions import AnswerGate, DropInbox
+from unbroken.protocol.layout import Layout
 from unbroken.protocol.recovery import ReplicaState
 from unbroken.protocol.units import UnitHeader
 
@@ -49,12 +50,14 @@ class SegmentReplica:
     inboxes: dict[StreamId, Inbox] = field(default_factory=dict)
     holes: dict[tuple[StreamId, NodeId], int] = field(default_factory=dict)
     waiting: list[GateAsked] = field(default_factory=list)
+    cuts: PulseCuts = field(init=False)
     gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
         for stream in self.feeds:
             self.inboxes.setdefault(stream, Inbox(stream, consumed=self.committed, available=self.committed))
-        self.gate = Gate(PulseCuts(self.inboxes))
+        self.cuts = PulseCuts(self.inboxes)
+        self.gate = Gate(self.cuts)
 
     @classmethod
     def recovered(cls, replica: ReplicaId, feeds: Mapping[StreamId, Feed], state: ReplicaState) -> SegmentReplica:
@@ -64,6 +67,12 @@ class SegmentReplica:
             for header in headers:
                 out.arrive(header)
         return out
+
+    def placed_by(self, layout: Layout) -> None:
+        """What the layout says of the generations: results of code that comes count only when it says so, those of all
+        other code unless a generation follows that is not known here yet."""
+        coming = generation_of(self.replica.shard.part) > layout.generation
+        self.cuts.generation = layout.generation if coming else layout.generations[-1]
 
     @property
     def inputs(self) -> tuple[StreamId, ...]:
@@ -120,7 +129,7 @@ class SegmentReplica:
         """The query that asked has ended: its questions must not be taken for part of its successor's rounds."""
         out = [AnswerGate(question.ticket, question.start) for question in self.waiting]
         self.waiting = []
-        self.gate = Gate(PulseCuts(self.inboxes))
+        self.gate = Gate(self.cuts)
         return out
 
     def restart_due(self, now_ms: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from unbroken.protocol.delivery import HedgedDelivery
+from unbroken.protocol.handover import Handover
 from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
 from unbroken.protocol.instructions import Deliver, Instruction
 from unbroken.protocol.layout import Layout
@@ -20,6 +21,7 @@ class SinkSide:
 
     me: NodeId
     outboxes: Outboxes
+    handover: Handover
     hedge_ms: float
     deliveries: dict[StreamId, HedgedDelivery] = field(default_factory=dict)
 
@@ -29,6 +31,7 @@ class SinkSide:
         delivery = HedgedDelivery(0, self.hedge_ms, delivered=box.base)
         self.deliveries[stream] = delivery
         self.rank(layout)
+        self.handover.delivered(stream, box.base)
         for number in box.headers:
             delivery.unit_ready(number, 0.0)
 
@@ -47,6 +50,15 @@ class SinkSide:
     def ready(self, stream: StreamId, number: int, now_ms: float) -> None:
         if stream in self.deliveries:
             self.deliveries[stream].unit_ready(number, now_ms)
+
+    def passed_over(self, stream: StreamId, number: int) -> bool:
+        """A unit was produced that is not for the sink; whether this counts as progress."""
+        delivery = self.deliveries.get(stream)
+        if delivery is None:
+            return False
+        before = delivery.delivered
+        delivery.pass_over(number)
+        return delivery.delivered > before
 
     def finished(self, stream: StreamId, number: int) -> list[Instruction]:
         """A sink came back with a unit that was handed to it here."""
@@ -68,13 +80,17 @@ class SinkSide:
     def tick(self, now_ms: float) -> list[Instruction]:
         out: list[Instruction] = []
         for stream, delivery in self.deliveries.items():
-            number = delivery.next_delivery(now_ms)
+            number = delivery.next_delivery(now_ms) if self.handover.may_deliver(stream) else None
             if number is not None:
                 out.append(Deliver(self.outboxes.owners[stream], self.outboxes.boxes[stream].headers[number]))
         return out
 
     def wake_times_ms(self) -> list[float]:
-        return [due for delivery in self.deliveries.values() if (due := delivery.next_due_ms()) is not None]
+        return [
+            due
+            for stream, delivery in self.deliveries.items()
+            if self.handover.may_deliver(stream) and (due := delivery.next_due_ms()) is not None
+        ]
 
     def check(self) -> None:
         for delivery in self.deliveries.values():

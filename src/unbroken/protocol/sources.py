@@ -48,7 +48,7 @@ class SourceSide:
     def may_cut(self) -> bool:
         return self.log.leading and not self.log.ended and not self.polling
 
-    def tick(self, now_ms: float, in_flight: int) -> list[Instruction]:
+    def tick(self, now_ms: float, in_flight: int, generation: int = 1) -> list[Instruction]:
         """Cut a pulse if it is time, and give up peers whose grace is over."""
         out: list[Instruction] = []
         for peer in sorted(peer for peer, until in self.suspects.items() if now_ms >= until):
@@ -56,7 +56,7 @@ class SourceSide:
             out += self._carried(self.log.lost(peer))
         if self.may_cut and self.pulse.due(now_ms, in_flight):
             self.polling = True
-            out.append(PollSources(self.log.last_pulse + 1))
+            out.append(PollSources(self.log.last_pulse + 1, generation))
         return out
 
     def wake_times_ms(self) -> list[float]:

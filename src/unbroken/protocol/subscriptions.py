@@ -32,7 +32,7 @@ class Subscriptions:
     def feeds(self, replica: ReplicaId) -> dict[StreamId, Feed]:
         tuned = self.node.settings
         return {
-            stream: Feed(tuned.single_delivery, tuned.patience_ms, turn=replica.index)
+            stream: Feed(tuned.single_delivery, tuned.patience_ms)
             for stream in self.node.topology.inputs(replica.shard)
         }
 
@@ -50,9 +50,16 @@ class Subscriptions:
         hosts = node.layout.nodes_of(node.topology.host_shard(stream.producer))
         idle = {name for name, replica in hosts.items() if replica in node.layout.joining - node.serving}
         nodes = (self.producers(stream) & node.links) - idle
-        if stream not in node.outboxes.boxes:
+        if hosts.get(node.me) not in node.hosted():
             nodes.discard(node.me)
         return sorted(nodes, key=lambda name: (name != node.me, hosts[name].index if name in hosts else 0, name))
+
+    def _preferred(self, stream: StreamId, replica: ReplicaId) -> list[NodeId]:
+        """The same for one that takes a stream from one node: its own first, then others, not all replicas the same."""
+        nodes = self.reachable(stream)
+        others = [name for name in nodes if name != self.node.me]
+        start = replica.index % len(others) if others else 0
+        return [*(name for name in nodes if name == self.node.me), *others[start:], *others[:start]]
 
     def keepers(self, stream: StreamId) -> set[NodeId]:
         """The nodes that have to keep a stream for a replica before it counts: full producers, and whoever serves."""
@@ -68,7 +75,7 @@ class Subscriptions:
             return out
         name = str(replica.replica)
         for stream, feed in replica.feeds.items():
-            joined, left = feed.update(self.reachable(stream))
+            joined, left = feed.update(self._preferred(stream, replica.replica))
             after = replica.inboxes[stream].available
             out += [Send(node, Unsubscribe(stream, name)) for node in left if node in self.node.links]
             out += [Send(node, Subscribe(stream, name, after)) for node in joined]

@@ -51,7 +51,8 @@ class UnitHeader:
     """Everything the protocol knows about a unit; the rows themselves stay in files.
 
     ``pulse`` is the pulse that the unit completes, ``cut_ms`` the time at which the sources cut that pulse
-    (the same on every replica) and ``final`` says that no unit will ever follow it.
+    (the same on every replica) and ``final`` says that no unit will ever follow it. ``generation`` is the generation
+    of the user's code whose results count for that pulse, which all sources agree on with the cut.
     """
 
     stream: StreamId
@@ -62,6 +63,7 @@ class UnitHeader:
     size: int = 0
     stable: bool = True
     final: bool = False
+    generation: int = 1
 
     def to_bytes(self) -> bytes:
         value = {
@@ -73,6 +75,7 @@ class UnitHeader:
             "size": self.size,
             "stable": self.stable,
             "final": self.final,
+            "generation": self.generation,
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -88,4 +91,5 @@ class UnitHeader:
             size=int(value["size"]),
             stable=bool(value["stable"]),
             final=bool(value["final"]),
+            generation=int(value["generation"]),
         )

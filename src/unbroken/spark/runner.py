@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -11,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unbroken.digest import HASH_COLUMN, digest_column, digest_of, float_columns
-from unbroken.flow import Dataflow, Segment
+from unbroken.flow import Segment
+from unbroken.program import Consumer
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.layout import Topology
 from unbroken.protocol.units import UnitHeader
 from unbroken.sharding import spark_shard_column, split_by_column
 from unbroken.spark.analysis import input_schema
@@ -21,11 +22,16 @@ from unbroken.transport.store import UnitStore, encode_unit
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
+
+REASON_LIMIT = 500
+
+_BESIDE_THE_POINT = re.compile(r"at |File |Caused by|JVM stack|===|If you want to force|\.\.\. ")
+"""Lines that follow the message of an error: the stack, and Spark's advice to switch its check of the state off."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,16 @@ class CutInfo:
     pulse: int
     cut_ms: int
     final: bool
+    generation: int = 1
+
+
+@dataclass(frozen=True)
+class SegmentCode:
+    """What a replica's query is made from: the segment, and for each input its schema and the streams it comes by."""
+
+    segment: Segment
+    schemas: Mapping[str, StructType]
+    streams: Mapping[str, tuple[StreamId, ...]]
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,7 @@ class Surroundings:
     checkpoint: Callable[[ReplicaId], Path]
     cut_info: Callable[[ReplicaId, int], CutInfo]
     produced: Callable[[ReplicaId, int, tuple[UnitHeader, ...]], None]
+    consumers: Callable[[str], tuple[Consumer, ...]]
 
 
 class QueryRunner:
@@ -58,31 +75,21 @@ class QueryRunner:
     that runs again after a crash finds its units written and leaves them as they are.
     """
 
-    def __init__(
-        self,
-        replica: ReplicaId,
-        flow: Dataflow,
-        topology: Topology,
-        schemas: Mapping[str, StructType],
-        around: Surroundings,
-    ) -> None:
+    def __init__(self, replica: ReplicaId, code: SegmentCode, around: Surroundings) -> None:
         self.replica = replica
-        self.segment: Segment = flow.segments[replica.shard.part]
+        self.segment = code.segment
         self.checkpoint = around.checkpoint(replica)
         self._around = around
-        self._schemas = schemas
-        self._topology = topology
-        self._consumers = _consumers(flow, topology, replica.shard)
+        self._code = code
+        self._consumers: tuple[Consumer, ...] = ()
+        self._marks: list[Column] = []
         self._query: StreamingQuery | None = None
 
     def start(self) -> None:
         frame = self.segment.function(*(self._input(name) for name in self.segment.inputs))
         self._floats = float_columns(frame.schema)
-        self._marks = [digest_column(frame.schema)] + [
-            spark_shard_column(keys, shards).alias(f"__ub_shard_{i}")
-            for i, (_, keys, shards) in enumerate(self._consumers)
-            if shards > 1
-        ]
+        self._digest = digest_column(frame.schema)
+        self._look_for_consumers()
         writer = frame.writeStream.outputMode(self.segment.output_mode).foreachBatch(self._micro_batch)
         self._query = writer.option("checkpointLocation", str(self.checkpoint)).start()
 
@@ -106,31 +113,42 @@ class QueryRunner:
         return {"duration_ms": dict(last.durationMs), "batch": last.batchId}
 
     def _input(self, name: str) -> DataFrame:
-        streams = [s for s in self._topology.inputs(self.replica.shard) if s.producer.part == name]
         around = self._around
         reader = around.session.readStream.format("unbroken")
-        reader = reader.schema(input_schema(self._schemas[name], self.segment.cut_time))
+        reader = reader.schema(input_schema(self._code.schemas[name], self.segment.cut_time))
         return reader.options(
             gate=around.gate,
             token=around.token,
             replica=str(self.replica),
             inbox=str(around.store.inbox_dir(self.replica)),
-            streams=",".join(str(stream) for stream in streams),
+            streams=",".join(str(stream) for stream in self._code.streams[name]),
             cuttime=self.segment.cut_time or "",
         ).load()
 
     def _micro_batch(self, frame: DataFrame, batch: int) -> None:
         number = batch + 1
         info = self._around.cut_info(self.replica, number)
+        self._look_for_consumers()
         # One select and one action: Spark analyses every further step, and runs the micro-batch again for every
         # further action.
         table = frame.select("*", *self._marks).toArrow()
         headers: list[UnitHeader] = []
-        for i, (part, _, shards) in enumerate(self._consumers):
-            for shard, piece in enumerate(self._split(table, i, shards)):
-                stream = StreamId(self.replica.shard, ShardId(part, shard))
+        for i, consumer in enumerate(self._consumers):
+            for shard, piece in enumerate(self._split(table, i, consumer.shards)):
+                stream = StreamId(self.replica.shard, ShardId(consumer.part, shard))
                 headers.append(self._write(stream, number, piece, info))
         self._around.produced(self.replica, number, tuple(headers))
+
+    def _look_for_consumers(self) -> None:
+        """Who reads the rows may change between micro-batches, when other code comes to run beside this."""
+        found = self._around.consumers(self.replica.shard.part)
+        if found != self._consumers or not self._marks:
+            self._consumers = found
+            self._marks = [self._digest] + [
+                spark_shard_column(consumer.keys, consumer.shards).alias(f"__ub_shard_{i}")
+                for i, consumer in enumerate(found)
+                if consumer.shards > 1
+            ]
 
     def _split(self, table: pa.Table, which: int, shards: int) -> list[pa.Table]:
         others = [
@@ -142,7 +160,9 @@ class QueryRunner:
     def _write(self, stream: StreamId, number: int, piece: pa.Table, info: CutInfo) -> UnitHeader:
         digest = digest_of(piece, self._floats)
         rows = piece.drop_columns([HASH_COLUMN])
-        header = UnitHeader(stream, number, info.pulse, info.cut_ms, digest, rows.nbytes, True, info.final)
+        header = UnitHeader(
+            stream, number, info.pulse, info.cut_ms, digest, rows.nbytes, True, info.final, info.generation
+        )
         path = self._around.store.outbox_path(self.replica, stream, number)
         if not os.path.exists(path):
             self._around.store.write(path, encode_unit(header, rows))
@@ -150,18 +170,9 @@ class QueryRunner:
 
 
 def root_cause(trace: str) -> str:
-    """The line of a Spark error that says what happened: of nested errors the innermost, without its stack."""
+    """The lines of a Spark error that say what happened: of nested errors the innermost, without its stack."""
     lines = [line.strip() for line in trace.splitlines()]
-    telling = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Error|Exception): ", line)]
-    return (telling[-1].removeprefix("Caused by: ") if telling else lines[0])[:500]
-
-
-def _consumers(flow: Dataflow, topology: Topology, shard: ShardId) -> list[tuple[str, tuple[str, ...], int]]:
-    """Who reads this shard's output: (part, key columns, number of shards)."""
-    out: list[tuple[str, tuple[str, ...], int]] = []
-    for producer, consumer in topology.edges:
-        if producer == shard.part:
-            segment = flow.segments.get(consumer)
-            keys = () if segment is None else segment.shard_by.get(producer, ())
-            out.append((consumer, keys, topology.segments.get(consumer, 1)))
-    return out
+    telling = [i for i, line in enumerate(lines) if re.match(r"(Caused by: )?[\w.$]+(Error|Exception): ", line)]
+    start = telling[-1] if telling else 0
+    more = itertools.takewhile(lambda line: line and not _BESIDE_THE_POINT.match(line), lines[start + 1 :])
+    return " ".join([lines[start].removeprefix("Caused by: "), *more])[:REASON_LIMIT]

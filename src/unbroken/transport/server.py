@@ -45,7 +45,7 @@ class NodeService(Protocol):
 
     def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer: ...
 
-    def pin(self, shard: str, newcomer: str) -> dict[str, Any]: ...
+    def pin(self, shard: str, newcomer: str, least: int) -> dict[str, Any]: ...
 
     def read_pin(self, question: dict[str, Any]) -> Any: ...
 
@@ -75,7 +75,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         self._actions: dict[str, Callable[[dict[str, Any]], Any]] = {
             "gate": lambda q: service.ask_gate(q["replica"], q["instance"], int(q["start"])),
             "status": lambda q: service.status(),
-            "pin": lambda q: service.pin(q["shard"], q["node"]),
+            "pin": lambda q: service.pin(q["shard"], q["node"], int(q.get("least", 0))),
             "release": lambda q: service.release_pin(q["pin"]),
             "stop": lambda q: service.request_stop(),
         }

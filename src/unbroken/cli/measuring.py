@@ -1,0 +1,98 @@
+"""Commands that measure and try Unbroken on this machine: ``bench`` and ``chaos``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from unbroken.cli.shared import EXIT_FAILED, errors
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON at the end.")
+
+
+@click.group()
+def bench() -> None:
+    """Measure Unbroken on this machine."""
+
+
+@bench.command("core")
+@click.option("--seconds", default=40, show_default=True, help="Length of each latency measurement.")
+@click.option("--warm-up", default=20, show_default=True, help="Seconds of it that are left out at the start.")
+@click.option("--rows", default=12_000_000, show_default=True, help="Rows of each saturation measurement.")
+@AS_JSON
+def bench_core(seconds: int, warm_up: int, rows: int, as_json: bool) -> None:
+    """Plain Structured Streaming, one replica and two replicas, on the same query and rows in one run."""
+    from unbroken.bench.core import CoreSettings, run_core
+
+    settings = CoreSettings(latency_seconds=seconds, warm_up_seconds=warm_up, saturation_rows=rows)
+    _print(run_core(settings, _say), as_json)
+
+
+@bench.command("recovery")
+@click.option("--sizes", default="10,100", show_default=True, help="Megabytes of state, one measurement each.")
+@click.option("--rate", default=10_000, show_default=True, help="Rows per second meanwhile.")
+@AS_JSON
+def bench_recovery(sizes: str, rate: int, as_json: bool) -> None:
+    """Kill a node of two with a warm standby: time until redundancy is back, bytes moved, latency meanwhile."""
+    from unbroken.bench.recovery import RecoverySettings, run_recovery
+
+    settings = RecoverySettings(sizes=[int(float(size) * 1e6) for size in sizes.split(",")], rate=rate)
+    _print(run_recovery(settings, _say), as_json)
+
+
+@bench.command("piecemeal")
+@click.option("--size", default=10.0, show_default=True, help="Megabytes of state in all four shards.")
+@click.option("--rate", default=4_000, show_default=True, help="Rows per second meanwhile.")
+@click.option("--pulse", "pulse_ms", default=1_000, show_default=True, help="Shortest pulse in milliseconds.")
+@AS_JSON
+def bench_piecemeal(size: float, rate: int, pulse_ms: int, as_json: bool) -> None:
+    """Kill a node of four that hosts two of four shards: are results of the other two later meanwhile?"""
+    from unbroken.bench.piecemeal import PiecemealSettings, run_piecemeal
+
+    _print(run_piecemeal(PiecemealSettings(int(size * 1e6), rate, pulse_ms), _say), as_json)
+
+
+@bench.command("delivery")
+@click.option("--seconds", default=70, show_default=True, help="Length of the stream of rows, for each way.")
+@click.option("--rate", default=2_000, show_default=True, help="Rows per second.")
+@click.option("--pulse", "pulse_ms", default=750, show_default=True, help="Length of every pulse in milliseconds.")
+@AS_JSON
+def bench_delivery(seconds: int, rate: int, pulse_ms: int, as_json: bool) -> None:
+    """Input from all producers against input from one: bytes on the wire, and what a killed node is noticed by."""
+    from unbroken.bench.delivery import DeliverySettings, run_delivery
+
+    _print(run_delivery(DeliverySettings(rate, pulse_ms, seconds), _say), as_json)
+
+
+@click.command()
+@click.option("--seeds", default="1-30", show_default=True, help="Schedules to run, as 17, 1-30 or 1-3,8.")
+@click.option("--length", "length_s", default=45.0, show_default=True, help="Seconds in which faults begin.")
+@click.option("--dir", "directory", type=click.Path(path_type=Path), default=Path("build/chaos"), show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per run and one for the campaign.")
+def chaos(seeds: str, length_s: float, directory: Path, as_json: bool) -> None:
+    """Run a flow through seeded schedules of real faults and check every result.
+
+    Example: unbroken chaos --seeds 17
+    """
+    from unbroken.chaos.campaign import parse_seeds, run_campaign
+
+    passed = run_campaign(
+        parse_seeds(seeds),
+        directory,
+        length_s,
+        click.echo if as_json else lambda _: None,
+        lambda text: errors.print(text, highlight=False, markup=False, soft_wrap=True),
+    )
+    sys.exit(0 if passed else EXIT_FAILED)
+
+
+def _say(text: str) -> None:
+    errors.print(text, highlight=False, markup=False)
+
+
+def _print(result: dict[str, Any], as_json: bool) -> None:
+    click.echo(json.dumps(result) if as_json else json.dumps(result, indent=2))

@@ -1,0 +1,194 @@
+"""Commands that run flows: ``check``, ``run``, ``node`` and ``demo``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from unbroken.cli.shared import EXIT_REFUSED, out
+from unbroken.errors import FlowError, UnbrokenError
+
+FLOW_FILE = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.command()
+@FLOW_FILE
+@click.option("--nodes", type=int, help="Nodes the flow will run on, if not the number in the file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def check(file: Path, nodes: int | None, as_json: bool) -> None:
+    """Say whether a flow can be run, and if not why and what to do.
+
+    FILE is a Python file that declares a dataflow, or an operator network in YAML.
+
+    Example: unbroken check my_flow.py
+    """
+    from unbroken.plan import build_topology, load_flow
+    from unbroken.spark.analysis import analyse
+    from unbroken.spark.session import start_session
+
+    try:
+        flow = load_flow(file)
+        topology = build_topology(flow, nodes)
+        with _quiet():
+            session = start_session("unbroken-check", flow.settings, "local[1]")
+            try:
+                analysis = analyse(flow, tuple(topology.segments), session)
+            finally:
+                session.stop()
+    except FlowError as error:
+        if not as_json:
+            raise
+        problems = [{"where": p.where, "what": p.what, "remedy": p.remedy} for p in error.problems]
+        click.echo(json.dumps({"ok": False, "problems": problems}))
+        raise SystemExit(EXIT_REFUSED) from None
+    if as_json:
+        schemas = {name: schema.simpleString() for name, schema in analysis.schemas.items()}
+        click.echo(json.dumps({"ok": True, "flow": flow.name, "schemas": schemas}))
+        return
+    out.print(f"[bold green]ok[/] {flow.name}: {len(topology.streams)} streams", highlight=False)
+    for name, schema in analysis.schemas.items():
+        segment = flow.segments.get(name)
+        copies = "source" if segment is None else f"{segment.shards} shards x {segment.replicas} replicas"
+        out.print(f"  {name} ({copies}): {schema.simpleString()}", highlight=False, markup=False)
+
+
+@click.command()
+@FLOW_FILE
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Where state and logs are kept.")
+@click.option("--nodes", type=int, help="Local nodes to start, if not the number in the file.")
+@click.option("--standbys", type=int, help="Idle local nodes to keep ready, if not the number in the file.")
+@click.option("--fresh", is_flag=True, help="Delete what an earlier run left in the directory and start over.")
+def run(file: Path, directory: Path | None, nodes: int | None, standbys: int | None, fresh: bool) -> None:
+    """Run a flow on local nodes with an embedded ZooKeeper, until it ends or Ctrl-C.
+
+    FILE is a Python file that declares a dataflow, or an operator network in YAML.
+    What an earlier run of the flow has left in the directory is gone on with, however that run ended.
+
+    Example: unbroken run my_flow.py
+    """
+    from unbroken.cluster.launcher import LocalCluster
+    from unbroken.cluster.watch import follow, greet
+    from unbroken.plan import load_flow
+
+    flow = load_flow(file)
+    where = directory or Path(".unbroken") / flow.name
+    signal.signal(signal.SIGTERM, _interrupt)
+    with LocalCluster(file, where, nodes=nodes, standbys=standbys, fresh=fresh) as cluster:
+        if cluster.resumed:
+            out.print(f"{flow.name}: going on with the run in {cluster.directory}", highlight=False)
+        out.print(f"{flow.name}: logs are in {cluster.logs}", highlight=False)
+        try:
+            with out.status("starting") as spinner:
+                cluster.start()
+                cluster.wait_ready(progress=lambda text: spinner.update(text))
+            greet(cluster, out)
+            follow(cluster, out)
+        except KeyboardInterrupt:
+            out.print("stopping")
+
+
+def _interrupt(*_: object) -> None:
+    """SIGTERM ends a run as Ctrl-C does, also where a shell has let SIGINT be ignored (``unbroken run FILE &``)."""
+    raise KeyboardInterrupt
+
+
+@click.command()
+@click.option("--name", help="Name of the node; its host name and process number by default.")
+@click.option("--flow", "file", required=True, type=click.Path(path_type=Path), help="The flow's file, Python or YAML.")
+@click.option("--zookeeper", required=True, help="HOST:PORT of the ZooKeeper the flow uses.")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="Where the node keeps its state; .unbroken/FLOW/NAME by default.",
+)
+@click.option("--token-file", type=click.Path(path_type=Path), help="The flow's token (or UNBROKEN_TOKEN).")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind and to be reached at.")
+@click.option("--port", default=0, show_default=True, help="Port for the other nodes; 0 picks a free one.")
+@click.option("--nodes", type=int, help="Number of nodes of the flow, if not the number in the file.")
+@click.option("--spark-master", help="Spark master URL; the node's own cores by default.")
+@click.option("--standby", is_flag=True, help="Begin with nothing to do, ready to take replicas that lose their node.")
+def node(
+    name: str | None,
+    file: Path,
+    zookeeper: str,
+    directory: Path | None,
+    token_file: Path | None,
+    host: str,
+    port: int,
+    nodes: int | None,
+    spark_master: str | None,
+    standby: bool,
+) -> None:
+    """Join a node to a flow, on this machine or another one.
+
+    Example: unbroken node --zookeeper zk1:2181 --flow my_flow.py --host 10.0.0.7 --token-file token
+    """
+    import socket
+
+    from unbroken.cluster.node_main import NodeOptions, run_node
+    from unbroken.transport.auth import read_token
+
+    logging.basicConfig(
+        level=os.environ.get("UNBROKEN_LOG", "INFO"), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for chatty in ("kazoo", "py4j"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    token = os.environ.get("UNBROKEN_TOKEN") or (read_token(token_file) if token_file else "")
+    if not token:
+        raise UnbrokenError("the flow's token is needed: give --token-file, or set UNBROKEN_TOKEN")
+    options = NodeOptions(
+        name=name or f"{socket.gethostname()}-{os.getpid()}",
+        flow_file=file,
+        zookeeper=zookeeper,
+        directory=directory,
+        token=token,
+        host=host,
+        port=port,
+        nodes=nodes,
+        spark_master=spark_master,
+        standby=standby,
+    )
+    try:
+        run_node(options)
+    except UnbrokenError:
+        raise
+    except Exception as error:
+        what = (str(error).splitlines() or [""])[0]
+        logging.getLogger("unbroken").critical("%s ends: %s: %s", options.name, type(error).__name__, what)
+        raise
+
+
+@click.command()
+@click.option("--out", "directory", type=click.Path(path_type=Path), default=Path("build/demo"), show_default=True)
+@click.option("--rate", default=2_000, show_default=True, help="Packets per second.")
+@click.option("--seconds", default=70, show_default=True, help="Length of the packet stream.")
+@click.option("--no-kill", is_flag=True, help="Leave all nodes alive.")
+def demo(directory: Path, rate: int, seconds: int, no_kill: bool) -> None:
+    """Run the network-monitoring flow on three nodes, kill one, and show that nobody downstream notices."""
+    from unbroken.demo.runner import run_demo
+
+    sys.exit(run_demo(directory, rate=rate, seconds=seconds, kill=not no_kill, console=out))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what Spark and its JVM write to stderr off the screen: the command's own words are what is asked for."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,156 @@
+"""The generations of the user's code as a node knows them: their shapes at once, their code when it is needed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from unbroken.cluster.documents import read_names, root_of
+from unbroken.errors import UnbrokenError
+from unbroken.flow import Dataflow
+from unbroken.plan import load_text
+from unbroken.program import Consumer, Program, consumers, merged
+from unbroken.protocol.ids import ShardId, segment_of
+from unbroken.protocol.layout import Layout, Topology
+from unbroken.spark.runner import SegmentCode
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+Schemas = Callable[[Dataflow, tuple[str, ...]], "Mapping[str, StructType]"]
+"""Asks Spark for the schemas of a flow's parts, given the order of its segments."""
+
+
+class Programs:
+    """The programs of a flow. ``use`` says which of them run; the others are forgotten as soon as nobody needs them.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, first: Program, flow: Dataflow, fetch: Callable[[int], Program], schemas: Schemas) -> None:
+        self._known = {first.generation: first}
+        self._flows = {first.generation: flow}
+        self._found: dict[int, Mapping[str, StructType]] = {}
+        self._fetch = fetch
+        self._schemas = schemas
+        self._lock = threading.RLock()
+        self._running: tuple[Program, ...] = (first,)
+        self._version = 0
+        self._topology = merged(self._running)
+        self._consumers: dict[str, tuple[Consumer, ...]] = {}
+
+    def load_first(self) -> None:
+        """Let Spark look at what the node begins with; raises FlowError with all that is wrong with it."""
+        with self._lock:
+            self._load(self._running[0])
+
+    def knows(self, generations: Sequence[int]) -> bool:
+        with self._lock:
+            return set(generations) <= set(self._known)
+
+    def shape(self, generations: Sequence[int]) -> Topology:
+        """The topology while these generations run; asks ZooKeeper for those that are not known here."""
+        with self._lock:
+            running = self._programs(generations)
+            return self._topology if running == self._running else merged(running)
+
+    def use(self, layout: Layout) -> Topology:
+        """Run what a layout names, unless a later one has been seen; the topology of its generations."""
+        with self._lock:
+            running = self._programs(layout.generations)
+            if layout.version >= self._version and running != self._running:
+                self._running, self._topology, self._consumers = running, merged(running), {}
+            self._version = max(self._version, layout.version)
+            return self._topology if running == self._running else merged(running)
+
+    def _programs(self, generations: Sequence[int]) -> tuple[Program, ...]:
+        for generation in generations:
+            if generation not in self._known:
+                self._known[generation] = self._fetch(generation)
+        return tuple(self._known[generation] for generation in generations)
+
+    @property
+    def newest(self) -> Program:
+        """The program whose results count, or are about to."""
+        return self._running[-1]
+
+    @property
+    def as_given(self) -> bool:
+        """Whether the text that this node was started with is what runs."""
+        return self.newest.text == self._known[1].text
+
+    @property
+    def topology(self) -> Topology:
+        return self._topology
+
+    def consumers(self, part: str) -> tuple[Consumer, ...]:
+        """Who reads a part's rows at this moment."""
+        with self._lock:
+            if part not in self._consumers:
+                self._consumers[part] = consumers(self._running, part)
+            return self._consumers[part]
+
+    def code(self, shard: ShardId) -> SegmentCode:
+        """What the replicas of ``shard`` run; raises if the user's code does not load or Spark refuses it."""
+        with self._lock:
+            program = next((p for p in reversed(self._running) if shard.part in p.topology.segments), None)
+            if program is None:
+                raise UnbrokenError(f"no generation of the code that runs has a part {shard.part}")
+            flow, schemas = self._load(program)
+        segment = flow.segments[segment_of(shard.part)]
+        inputs = program.topology.inputs(shard)
+        streams = {
+            name: tuple(stream for stream in inputs if stream.producer.part == program.part(name))
+            for name in segment.inputs
+        }
+        return SegmentCode(segment, {name: schemas[name] for name in segment.inputs}, streams)
+
+    def _load(self, program: Program) -> tuple[Dataflow, Mapping[str, StructType]]:
+        generation = program.generation
+        if generation not in self._flows:
+            self._flows[generation] = load_text(Path(program.file), program.text, generation)
+        flow = self._flows[generation]
+        if generation not in self._found:
+            order = tuple(segment_of(part) for part in program.topology.segments)
+            self._found[generation] = self._schemas(flow, order)
+        return flow, self._found[generation]
+
+
+# --- documents --------------------------------------------------------------------------------------------
+
+
+def write_program(client: KazooClient, flow: str, program: Program) -> None:
+    """Make a generation known; raises UnbrokenError if there is one of its number."""
+    path = f"{root_of(flow)}/code/{program.generation}"
+    try:
+        client.create(path, json.dumps(program.to_json()).encode(), makepath=True)
+    except NodeExistsError:
+        raise UnbrokenError(
+            f"somebody else upgrades flow {flow} at this moment; see `unbroken history` and try again"
+        ) from None
+
+
+def write_first_program(client: KazooClient, flow: str, program: Program) -> None:
+    """What the flow began with; a restart with an edited file replaces it."""
+    path, data = f"{root_of(flow)}/code/1", json.dumps(program.to_json()).encode()
+    client.ensure_path(path)
+    if client.get(path)[0] != data:
+        client.set(path, data)
+
+
+def read_program(client: KazooClient, flow: str, generation: int) -> Program:
+    try:
+        data = client.get(f"{root_of(flow)}/code/{generation}")[0]
+    except NoNodeError:
+        raise UnbrokenError(f"the code of generation {generation} of flow {flow} is not in ZooKeeper") from None
+    return Program.from_json(json.loads(data))
+
+
+def known_generations(client: KazooClient, flow: str) -> list[int]:
+    return sorted(int(name) for name in read_names(client, flow, "code"))

@@ -1,0 +1,90 @@
+"""`unbroken upgrade`: give a running flow other code for its segments, and watch it go over to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+from unbroken.cluster.documents import read_history, read_members, read_upgrade, root_of, wish_bytes
+from unbroken.cluster.operations import LOOK_S, current_layout
+from unbroken.cluster.programs import known_generations, read_program, write_program
+from unbroken.errors import FlowError, Problem, UnbrokenError
+from unbroken.plan import build_topology, load_text
+from unbroken.program import Program, differences, replaced_segments
+
+
+def propose(client: KazooClient, flow: str, file: Path) -> Program:
+    """Ask for the flow to go over to the code in ``file``; what it will run as.
+
+    Raises FlowError with everything that can be seen to be wrong before any node is asked.
+    """
+    layout = current_layout(client, flow)
+    if len(layout.generations) > 1:
+        raise UnbrokenError(
+            f"flow {flow} is going over to generation {layout.generations[-1]} already; wait until `unbroken history` "
+            "says that it has taken over, or withdraw it with `unbroken upgrade --undo`"
+        )
+    present = len(read_members(client, flow))
+    most = max(len(layout.full(replica.shard)) for replica in layout.placement)
+    if present < most:
+        raise UnbrokenError(
+            f"a shard has {most} replicas, each on a node of its own, and only {present} nodes are there: the code "
+            "that comes could not be made as redundant. Start another node first with `unbroken node`."
+        )
+    if not file.is_file():
+        raise FlowError([Problem(str(file), "there is no such file", "give the path of a Python file")])
+    text = file.read_text()
+    running = read_program(client, flow, layout.generation)
+    generation = max(known_generations(client, flow)) + 1
+    before = load_text(Path(running.file), running.text, running.generation)
+    after = load_text(file, text, generation)
+    build_topology(after)
+    problems = differences(before, after)
+    if problems:
+        raise FlowError(problems)
+    replaced = replaced_segments(after, running.text, text)
+    if not replaced:
+        raise UnbrokenError(f"{file} does not differ from generation {running.generation}, which runs already")
+    program = running.followed_by(after, str(file.resolve()), text, generation, replaced)
+    write_program(client, flow, program)
+    path = f"{root_of(flow)}/upgrade"
+    client.ensure_path(path)
+    client.set(path, wish_bytes(generation))
+    return program
+
+
+def withdraw(client: KazooClient, flow: str) -> None:
+    """Take an upgrade back whose results do not count yet."""
+    layout = current_layout(client, flow)
+    if len(layout.generations) == 1:
+        raise UnbrokenError(f"flow {flow} is not being upgraded; it runs generation {layout.generation} of its code")
+    if layout.generation == layout.generations[-1]:
+        raise UnbrokenError(
+            f"the results of generation {layout.generation} count already; to go back, upgrade to the former file"
+        )
+    client.delete(f"{root_of(flow)}/upgrade")
+
+
+def wait_upgraded(
+    client: KazooClient, flow: str, generation: int, deadline_s: float, tell: Callable[[str], None]
+) -> None:
+    """Follow the history until ``generation`` has taken over; raises UnbrokenError if it is refused."""
+    deadline = time.monotonic() + deadline_s
+    told = len(read_history(client, flow))
+    while True:
+        layout = current_layout(client, flow)
+        history = read_history(client, flow)
+        for entry in history[told:]:
+            tell(entry["sentence"])
+        told = len(history)
+        refused = read_upgrade(client, flow).get("refused")
+        if refused is not None:
+            raise UnbrokenError(refused)
+        if layout.generations == (generation,):
+            return
+        if time.monotonic() > deadline:
+            raise UnbrokenError(f"waited {deadline_s:.0f} s for generation {generation}; see `unbroken history`")
+        time.sleep(LOOK_S)

@@ -1,0 +1,49 @@
+"""How long a node may be out of sight before it counts as lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from unbroken.protocol.ids import NodeId
+from unbroken.protocol.layout import Layout
+
+ABSENCE_S = 1.0
+"""How long the controller must miss a node before it stops counting it. When all sessions end at once (the machine
+slept) the others are back within half a second, and nothing waits for this decision."""
+
+
+@dataclass
+class Absence:
+    """What a controller has seen of the nodes that are away; a successor finds it out again.
+
+    ``return_grace_s`` is given to nodes that this one was never linked to: they are probably on their way, as when the
+    whole flow is started again. That such a node had an entry proves nothing: what a killed process has left vanishes
+    with its session. After that time nobody's return is believed in any more.
+    """
+
+    me: NodeId
+    return_grace_s: float
+    since: dict[NodeId, float] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        self.since.clear()
+
+    def present(
+        self, layout: Layout, members: Mapping[NodeId, str], linked: Collection[NodeId], now_s: float
+    ) -> dict[NodeId, str]:
+        """The nodes that count as present, with their disks: those that are, this one, those not missed for long."""
+        out = dict(members)
+        missed = set(layout.nodes) - set(members) - {self.me}
+        self.since = {node: self.since.get(node, now_s) for node in missed}
+        for node, since in self.since.items():
+            patience = ABSENCE_S if node in linked else self.return_grace_s
+            if now_s - since < patience:
+                out[node] = layout.nodes[node]
+        if self.me in layout.nodes:
+            out.setdefault(self.me, layout.nodes[self.me])
+        return out
+
+    def given_up(self, now_s: float) -> frozenset[NodeId]:
+        """Nodes that are not expected to return."""
+        return frozenset(node for node, since in self.since.items() if now_s - since >= self.return_grace_s)

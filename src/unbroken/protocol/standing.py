@@ -1,0 +1,104 @@
+"""How things stand on a node, told to those who need to know: acknowledgements, progress, what sinks have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unbroken.protocol.events import SnapshotTaken
+from unbroken.protocol.ids import NodeId, ShardId, StreamId
+from unbroken.protocol.instructions import Instruction, Send
+from unbroken.protocol.messages import Ack, Delivered, Progress
+from unbroken.protocol.outboxes import snapshot_of
+from unbroken.protocol.replica import SegmentReplica
+
+if TYPE_CHECKING:
+    from unbroken.protocol.node import NodeProtocol
+
+SINK_BACKLOG = 64
+"""Units that may wait for a sink before the replica counts as behind and the pulse is held: a sink that is away
+for a moment costs nothing, one that is down for long must not fill the disk."""
+
+
+@dataclass
+class Standing:
+    """What a node says about itself, when it changes and again to whoever may have missed it.
+
+    Invariant: all of it only grows, so that saying it twice, or late, does no harm.
+    """
+
+    node: NodeProtocol
+
+    # --- to whoever may have missed it ----------------------------------------------------------------
+
+    def greet(self, to: NodeId) -> list[Instruction]:
+        """Ask a node again for what is wanted of it, and say how things stand here: it may have missed both."""
+        return [*self.node.subscriptions.renew(to), *self.tell(to)]
+
+    def tell(self, to: NodeId) -> list[Instruction]:
+        node = self.node
+        out = [step for replica in node.replicas.values() for step in self.report(replica, {to})]
+        for shard in node.snapshots:
+            out += self._release_before_snapshot(shard, {to})
+        for stream, delivery in node.sinks.deliveries.items():
+            if delivery.delivered and to in node.hosting.concerned(stream.producer):
+                out.append(Send(to, Delivered(stream, delivery.delivered)))
+        return [*out, *node.comparison.repeat(to, node.hosted(), node.layout)]
+
+    def report(self, replica: SegmentReplica, nodes: Collection[NodeId]) -> list[Instruction]:
+        """How far a replica is, for those that keep its input and for those that cut the pulses."""
+        node = self.node
+        out: list[Instruction] = []
+        for to in sorted(nodes):
+            for stream in replica.inputs:
+                if replica.committed and to in node.subscriptions.producers(stream):
+                    out.append(Send(to, Ack(stream, str(replica.replica), replica.committed)))
+            out.append(Send(to, Progress(replica.replica, node.progress.get(replica.replica, 0))))
+        return out
+
+    # --- when it changes ------------------------------------------------------------------------------
+
+    def progress(self, replica: SegmentReplica) -> list[Instruction]:
+        """Tell the ingress how far a replica is; one whose sink does not take its units is not far."""
+        node, pulse = self.node, replica.produced
+        for stream in node.topology.outputs(replica.replica.shard):
+            if stream in node.sinks.deliveries:
+                pulse = min(pulse, node.sinks.deliveries[stream].delivered + SINK_BACKLOG)
+        if pulse <= node.progress.get(replica.replica, 0):
+            return []
+        node.progress[replica.replica] = pulse
+        message = Progress(replica.replica, pulse)
+        return [Send(to, message) for to in sorted(node.sync.members) if to != node.me]
+
+    def delivered(self, stream: StreamId) -> list[Instruction]:
+        """How far a sink has come, for those that could deliver the same, and for those that wait to follow."""
+        node, delivery = self.node, self.node.sinks.deliveries.get(stream)
+        if delivery is None:
+            return []
+        node.handover.delivered(stream, delivery.delivered)
+        note = Delivered(stream, delivery.delivered)
+        return [Send(to, note) for to in sorted(node.hosting.concerned(stream.producer))]
+
+    def mark_delivered(self, stream: StreamId, through: int) -> list[Instruction]:
+        """Another node says how far a sink has come."""
+        self.node.handover.delivered(stream, through)
+        return [*self.node.sinks.delivered(stream, through), *self.progress_of(stream)]
+
+    def progress_of(self, stream: StreamId) -> list[Instruction]:
+        replicas = [replica for replica in self.node.replicas.values() if replica.replica.shard == stream.producer]
+        return [step for replica in replicas for step in self.progress(replica)]
+
+    def snapshot_taken(self, event: SnapshotTaken, _now_ms: float) -> list[Instruction]:
+        node = self.node
+        node.snapshots[event.shard] = max(event.version, node.snapshots.get(event.shard, 0))
+        return self._release_before_snapshot(event.shard, node.links)
+
+    def _release_before_snapshot(self, shard: ShardId, nodes: Collection[NodeId]) -> list[Instruction]:
+        """What a shard's snapshot contains need not be kept on its account."""
+        node = self.node
+        return [
+            Send(to, Ack(stream, str(snapshot_of(shard)), node.snapshots[shard]))
+            for stream in node.topology.inputs(shard)
+            for to in sorted(node.subscriptions.producers(stream) & set(nodes))
+        ]

@@ -1,0 +1,82 @@
+"""What `unbroken bench delivery` makes of the nodes' counters, and which node it kills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unbroken.bench.delivery import (
+    DeliverySettings,
+    Reading,
+    bytes_between,
+    most_read,
+    ratios,
+    remote_readers,
+    run_delivery,
+)
+from unbroken.errors import UnbrokenError
+
+
+def node(name: str, feeds: dict[str, list[str]], leading: bool = False, **extra: Any) -> dict[str, Any]:
+    """A node with a replica for each entry of ``feeds``: its name, and the nodes it reads from."""
+    replicas = [{"replica": replica, "feeds": {"some>stream": nodes}} for replica, nodes in feeds.items()]
+    return {"node": name, "state": "running", "replicas": replicas, "ingress": {"leading": leading, "rows": 0}, **extra}
+
+
+def test_a_reading_sums_the_bytes_of_all_nodes_and_knows_the_rows_of_the_fastest() -> None:
+    states: list[dict[str, Any]] = [
+        {"ingress": {"rows": 90}, "traffic": {"data": 5, "acknowledgements": 1}},
+        {"ingress": {"rows": 100}, "traffic": {"data": 7}},
+        {"traffic": {"redundancy": 3}},
+    ]
+    assert Reading.of(states) == Reading(100, {"data": 12, "acknowledgements": 1, "redundancy": 3})
+
+
+def test_bytes_are_taken_between_rows_not_between_readings() -> None:
+    readings = [Reading(0, {}), Reading(100, {"data": 1_000}), Reading(300, {"data": 5_000, "redundancy": 200})]
+    used = bytes_between(readings, 50, 200)
+    assert used["data"] == 500 + 2_000 and used["redundancy"] == 100
+    assert used["state"] == 0 and used["total"] == 2_600
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 50), (20, 101)])
+def test_rows_that_were_not_read_are_not_guessed(first: int, last: int) -> None:
+    with pytest.raises(UnbrokenError, match="not read"):
+        bytes_between([Reading(10, {}), Reading(100, {"data": 9})], first, last)
+
+
+def test_units_are_compared_whatever_their_purpose() -> None:
+    one = {"data": 10, "redundancy": 10, "acknowledgements": 5, "total": 25}
+    both = {"data": 20, "redundancy": 40, "acknowledgements": 5, "total": 65}
+    assert ratios(one, both) == {"units": 0.333, "acknowledgements": 1.0, "total": 0.385}
+    assert ratios(one, dict.fromkeys(both, 0))["total"] is None
+
+
+def test_readers_on_the_same_node_do_not_count() -> None:
+    states = [
+        node("node-1", {"b.0#1": ["node-3"]}),
+        node("node-2", {"a.0#0": ["node-2"], "a.0#1": ["node-2"], "b.0#0": ["node-2"]}),
+        node("node-3", {}),
+    ]
+    assert remote_readers(states) == {"node-3": 1}
+    assert most_read(states) == "node-3"
+
+
+def test_among_equals_the_leader_of_the_ingress_is_spared() -> None:
+    states = [
+        node("node-1", {"a.0#0": ["node-2"]}, leading=True),
+        node("node-2", {"a.0#1": ["node-1"]}),
+        {"node": "node-3", "state": "dead"},
+    ]
+    assert most_read(states) == "node-2"
+
+
+def test_nobody_to_kill() -> None:
+    with pytest.raises(UnbrokenError):
+        most_read([{"node": "node-1", "state": "silent"}])
+
+
+def test_too_short_a_stream_is_refused_before_anything_is_started() -> None:
+    with pytest.raises(UnbrokenError, match="too short"):
+        run_delivery(DeliverySettings(seconds=3), lambda _: None)

@@ -1,0 +1,223 @@
+"""What a network becomes: the same dataflow that Python would declare, with defaults that follow from the operators."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from network.written import FILE, SOURCES, load, network
+from unbroken import Client, Console, Dataflow, Files, JsonLines, Parquet, Push
+from unbroken.errors import FlowError
+from unbroken.flow import Segment
+from unbroken.network.mistakes import keys_of
+from unbroken.network.parts import OPTIONS
+from unbroken.plan import build_topology
+
+JOIN = "join: {on: {user: id}}"
+
+
+def segment(operator: str) -> Segment:
+    """The segment of one operator, named x."""
+    return load(network(f"x: {operator}")).segments["x"]
+
+
+def test_parts_and_where_they_are() -> None:
+    flow = load(network(f"both: {{input: [clicks, views], {JOIN}}}", "out: {input: both, client: {}}"))
+    assert flow.name == "small" and flow.where == "net.yaml:1"
+    assert {name: part.where for name, part in flow.sources.items()} == {
+        "clicks": "net.yaml:3, source clicks",
+        "views": "net.yaml:4, source views",
+    }
+    assert flow.segments["both"].where == "net.yaml:6, operator both"
+    assert flow.segments["both"].inputs == ("clicks", "views")
+    assert flow.sinks["out"].where == "net.yaml:8, sink out" and flow.sinks["out"].input == "both"
+    assert build_topology(flow).segments == {"both": 1}
+
+
+def test_settings_and_replicas() -> None:
+    head = SOURCES + "settings: {nodes: 5, pulse_min: 300ms, spark: {a.b: c}}\nreplicas: 3\n"
+    operators = "one: {input: clicks, dup: {}}\ntwo: {input: views, dup: {}, replicas: 1}"
+    flow = load(network(operators, head=head))
+    assert flow.settings == Dataflow("x", nodes=5, pulse_min="300ms", spark={"a.b": "c"}).settings
+    assert [part.replicas for part in flow.segments.values()] == [3, 1]
+    flow = load(network(operators))
+    assert flow.settings == Dataflow("x").settings and flow.segments["one"].replicas == 2
+
+
+def test_sources_and_sinks_are_made_of_the_connectors_classes() -> None:
+    head = """\
+name: parts
+sources:
+  files: {files: {path: in/, format: csv, schema: "a int", header: false, settle_ms: 5}}
+  push: {push: {schema: "a int", max_body_bytes: 10}}
+"""
+    sinks = """\
+        parquet: {input: all, parquet: {path: out/}}
+        lines: {input: all, jsonlines: {path: lines}}
+        screen: {input: all, console: {limit: 3}}
+        quiet: {input: all, console: }
+        live: {input: all, client: {}}
+    """
+    flow = load(network("all: {input: [files, push], union: {}}", sinks, head))
+    files, push = (source.connector for source in flow.sources.values())
+    assert isinstance(files, Files) and isinstance(push, Push)
+    assert vars(files) == vars(Files("in/", format="csv", schema="a int", header=False, settle_ms=5))
+    assert vars(push) == vars(Push("a int", max_body_bytes=10))
+    made = [sink.connector for sink in flow.sinks.values()]
+    assert [type(sink) for sink in made] == [Parquet, JsonLines, Console, Console, Client]
+    assert [getattr(sink, "path", None) for sink in made[:2]] == [Path("out/"), Path("lines")]
+    assert [getattr(sink, "limit", None) for sink in made[2:4]] == [3, 20]
+
+
+def test_operators_may_stand_before_what_they_read() -> None:
+    operators = "last: {input: middle, dup: {}}\nmiddle: {input: first, dup: {}}\nfirst: {input: clicks, dup: {}}"
+    flow = load(network(f"{operators}\nother: {{input: views, dup: {{}}}}"))
+    assert list(build_topology(flow).segments) in (
+        ["first", "other", "middle", "last"],
+        ["other", "first", "middle", "last"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("operator", "mode"),
+    [
+        ("{input: clicks, filter: {field: ms, is: '>', value: 1}}", "append"),
+        ("{input: clicks, map: {a: 1}}", "append"),
+        ("{input: [clicks, views], union: {}}", "append"),
+        (f"{{input: [clicks, views], {JOIN}}}", "append"),
+        ("{input: clicks, uniq: {field: user}}", "append"),
+        ("{input: clicks, dup: {}}", "append"),
+        ("{input: clicks, count: {}}", "update"),
+        ("{input: clicks, count: {}, output_mode: append}", "append"),
+        ("{input: clicks, aggregate: {values: {n: count(*)}}}", "update"),
+        ("{input: clicks, aggregate: {window: {time: at, size: 1s}, values: {n: count(*)}}}", "update"),
+        ("{input: clicks, aggregate: {window: {time: at, size: 1s}, watermark: 0s, values: {n: count(*)}}}", "append"),
+        (
+            "{input: clicks, aggregate: {window: {time: at, size: 1s}, watermark: 1s, values: {n: 1}}, "
+            "output_mode: update}",
+            "update",
+        ),
+    ],
+)
+def test_output_modes(operator: str, mode: str) -> None:
+    assert segment(operator).output_mode == mode
+
+
+@pytest.mark.parametrize(
+    ("operator", "keys"),
+    [
+        ("{input: clicks, count: {by: [user, url]}, shards: 2}", {"clicks": ("user", "url")}),
+        ("{input: clicks, count: {by: [user, url]}, shards: 2, shard_by: url}", {"clicks": ("url",)}),
+        ("{input: clicks, count: {by: user}, shards: 2, shard_by: {clicks: USER}}", {"clicks": ("USER",)}),
+        ("{input: clicks, aggregate: {by: user, values: {n: 1}}, shards: 2}", {"clicks": ("user",)}),
+        ("{input: clicks, uniq: {field: user}, shards: 2}", {"clicks": ("user",)}),
+        ("{input: clicks, uniq: {}, shards: 2, shard_by: [ms]}", {"clicks": ("ms",)}),
+        (f"{{input: [clicks, views], {JOIN}, shards: 2}}", {"clicks": ("user",), "views": ("id",)}),
+        ("{input: clicks, dup: {}, shards: 2, shard_by: user}", {"clicks": ("user",)}),
+        ("{input: clicks, count: {by: [user, url]}}", {}),
+        ("{input: clicks, dup: {}}", {}),
+    ],
+)
+def test_rows_that_belong_together_are_kept_together(operator: str, keys: Any) -> None:
+    assert segment(operator).shard_by == keys
+
+
+def test_all_options_of_a_segment_are_passed_on() -> None:
+    given = segment(
+        "{input: clicks, dup: {}, shards: 3, shard_by: [user], replicas: 1, output_mode: update, cut_time: t}"
+    )
+    declared = Dataflow("x")
+    wanted = declared.segment(
+        "clicks", name="x", shards=3, shard_by=["user"], replicas=1, output_mode="update", cut_time="t"
+    )(given.function)
+    assert {**vars(given), "where": ""} == {**vars(wanted), "where": ""}
+
+
+def test_a_network_takes_every_option_that_python_takes() -> None:
+    parameters = inspect.signature(Dataflow.segment).parameters
+    assert keys_of(OPTIONS) == [name for name in parameters if name not in ("self", "inputs", "name")]
+
+
+def test_nothing_behind_the_name_of_an_operator_means_no_parameters() -> None:
+    assert segment("{input: clicks, dup: }").inputs == ("clicks",)
+    assert segment("{input: clicks, count: }").output_mode == "update"
+
+
+def test_aliases_may_be_used() -> None:
+    head = "name: x\nsources:\n  a: {push: &rows {schema: 'k int'}}\n  b: {push: *rows}\n"
+    flow = load(network("x: {input: [a, b], union: {}}", head=head))
+    assert flow.sources["a"].connector.schema == flow.sources["b"].connector.schema
+
+
+# --- functions that are written in Python ---------------------------------------------------------------------
+
+
+def custom(tmp_path: Path, parameters: str, generation: int = 1) -> Any:
+    text = network(f"x: {{input: [clicks, views], custom: {{{parameters}}}}}")
+    return load(text, tmp_path / FILE, generation).segments["x"].function
+
+
+def test_a_function_in_a_file_beside_the_network(tmp_path: Path) -> None:
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "helper_of_network.py").write_text("FACTOR = 3\n")
+    code = "from helper_of_network import FACTOR\ndef times(a, b, plus=0):\n    return a * FACTOR + b + plus\n"
+    (tmp_path / "ops" / "mine.py").write_text(code)
+    assert custom(tmp_path, "from: ops/mine.py, function: times")(2, 1) == 7
+    assert custom(tmp_path, "from: ops/mine.py, function: times, with: {plus: 10}")(2, 1) == 17
+    assert custom(tmp_path, f"from: {tmp_path / 'ops/mine.py'}, function: times")(2, 1) == 7
+
+
+def test_a_function_in_a_module(tmp_path: Path) -> None:
+    (tmp_path / "module_of_network.py").write_text("def add(a, b):\n    return a + b\n")
+    assert custom(tmp_path, "function: module_of_network:add")(2, 1) == 3
+    assert custom(tmp_path, "function: operator:mul")(2, 3) == 6
+
+
+def test_each_generation_loads_the_file_as_it_is_then(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def f(a, b):\n    return 1\n")
+    first = custom(tmp_path, "from: mine.py, function: f")
+    (tmp_path / "mine.py").write_text("def f(a, b):\n    return 2\n")
+    second = custom(tmp_path, "from: mine.py, function: f", 2)
+    assert (first(0, 0), second(0, 0)) == (1, 2)
+    assert first.__module__ != second.__module__
+
+
+def test_a_file_is_run_once_for_a_network(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def f(a):\n    return a\ndef g(a):\n    return a\n")
+    operators = "x: {input: clicks, custom: {from: mine.py, function: f}}\n"
+    operators += "y: {input: views, custom: {from: ./mine.py, function: g}}"
+    flow = load(network(operators), tmp_path / FILE)
+    one, other = (flow.segments[name].function for name in "xy")
+    assert one.__globals__ is other.__globals__  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("code", "function", "what"),
+    [
+        ("def f(a, b):\n    return a\n", "g", "there is no function 'g' in mine.py; it has f"),
+        ("f = 5\n", "f", "there is no function 'f' in mine.py"),
+        ("def f(:\n", "f", "mine.py failed while it was loaded: SyntaxError"),
+        ("1 / 0\n", "f", "mine.py failed while it was loaded: ZeroDivisionError"),
+        ("import sys\nsys.exit(3)\n", "f", "mine.py failed while it was loaded: SystemExit: 3"),
+        (None, "f", "there is no file"),
+    ],
+)
+def test_code_that_does_not_load(tmp_path: Path, code: str | None, function: str, what: str) -> None:
+    if code is not None:
+        (tmp_path / "mine.py").write_text(code)
+    with pytest.raises(FlowError) as caught:
+        custom(tmp_path, f"from: mine.py, function: {function}")
+    (problem,) = caught.value.problems
+    assert problem.where == f"{tmp_path / FILE}:6, operator x"
+    assert what in f"{problem.what}; {problem.remedy}"
+
+
+def test_modules_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FlowError, match="ModuleNotFoundError"):
+        custom(tmp_path, "function: no_such_module_anywhere:f")
+    (tmp_path / "mine.txt").write_text("def f(a, b):\n    return a\n")
+    with pytest.raises(FlowError, match="not a Python file"):
+        custom(tmp_path, "from: mine.txt, function: f")

@@ -1,0 +1,51 @@
+"""How long nodes are waited for."""
+
+from __future__ import annotations
+
+from protocol.model_parts import chain
+from unbroken.protocol.absence import ABSENCE_S, Absence
+from unbroken.protocol.controller import Situation, next_layout
+from unbroken.protocol.ids import ReplicaId, ShardId
+from unbroken.protocol.layout import chained_placement
+
+DISKS = {"a": "disk-a", "b": "disk-b", "c": "disk-c"}
+TOPOLOGY = chain((1,))
+LAYOUT = chained_placement(TOPOLOGY, DISKS)
+
+
+def test_a_node_that_was_linked_is_missed_after_a_second_and_a_stranger_after_the_grace() -> None:
+    absence = Absence("a", return_grace_s=60)
+    here = {"a": "disk-a"}
+    assert set(absence.present(LAYOUT, here, ["b"], 0.0)) == {"a", "b", "c"}
+    assert set(absence.present(LAYOUT, here, ["b"], ABSENCE_S)) == {"a", "c"}
+    assert absence.given_up(59.9) == frozenset()
+    assert set(absence.present(LAYOUT, here, ["b"], 60.0)) == {"a"}
+    assert absence.given_up(60.0) == {"b", "c"}
+
+
+def test_a_node_that_comes_back_begins_anew() -> None:
+    absence = Absence("a", return_grace_s=60)
+    absence.present(LAYOUT, {"a": "disk-a"}, ["b", "c"], 0.0)
+    absence.present(LAYOUT, DISKS, ["b", "c"], 50.0)
+    assert set(absence.present(LAYOUT, {"a": "disk-a"}, ["b", "c"], 60.0)) == {"a", "b", "c"}
+    assert absence.given_up(61.0) == frozenset()
+
+
+def test_the_controller_counts_itself_even_if_its_entry_is_gone() -> None:
+    assert Absence("a", 60).present(LAYOUT, {}, [], 100.0)["a"] == "disk-a"
+
+
+def test_a_shard_whose_nodes_are_given_up_is_restored_where_there_are_snapshots() -> None:
+    shard = ShardId(next(iter(TOPOLOGY.segments)), 0)
+    hosts = set(LAYOUT.nodes_of(shard))
+    left = {node: disk for node, disk in DISKS.items() if node not in hosts}
+    waiting = Situation(0, left, restorable=True)
+    first = next_layout(TOPOLOGY, waiting, LAYOUT, transfers=4)
+    assert first is None or first.layout.counted(shard) == LAYOUT.counted(shard), "they may come back"
+    over = Situation(0, left, given_up=frozenset(hosts), restorable=True)
+    decision = next_layout(TOPOLOGY, over, LAYOUT, transfers=4)
+    assert decision is not None
+    assert decision.layout.counted(shard) == {ReplicaId(shard, 2)}
+    hopeless = Situation(0, left, given_up=frozenset(hosts), restorable=False)
+    kept = next_layout(TOPOLOGY, hopeless, LAYOUT, transfers=4)
+    assert kept is None or kept.layout.counted(shard) == LAYOUT.counted(shard), "nothing else is left of it"
