@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 PYTHONS := python3.13 python3.12 python3.11 python3
 
-.PHONY: help venv demo test lint types bench chaos clean
+.PHONY: help venv demo test lint types bench chaos survival clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make types   mypy --strict on src, ordinary mypy on tests"
 	@echo "make bench   run the core benchmark"
 	@echo "make chaos   run 30 seeded schedules of real faults and check every result (build/chaos)"
+	@echo "make survival  try every loss and order one by one on a running flow (about 6 minutes)"
 	@echo "make clean   remove $(VENV), build/ and caches"
 
 venv: $(STAMP)
@@ -63,6 +64,9 @@ bench: venv
 
 chaos: venv
 	$(BIN)/unbroken chaos --seeds 1-30 --json
+
+survival: venv
+	$(BIN)/python -m pytest -q -m "" tests/recovery
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

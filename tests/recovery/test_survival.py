@@ -84,16 +84,19 @@ def rebuild_producer(flow: Running, with_consumer: bool) -> tuple[NodeId, NodeId
     return rebuilt, read_from
 
 
+@pytest.mark.slow
 def test_a_producer_that_nobody_reads_from_is_lost(whole: Running) -> None:
     unread, _ = rebuild_producer(whole, with_consumer=False)
     whole.lose(unread)
 
 
+@pytest.mark.slow
 def test_the_producer_that_is_read_from_is_lost(whole: Running) -> None:
     _, read_from = rebuild_producer(whole, with_consumer=True)
     whole.lose(read_from)
 
 
+@pytest.mark.slow
 def test_the_oldest_consumer_is_lost(whole: Running) -> None:
     oldest = next(iter(whole.layout.full_nodes_of(GROUPS)))
     whole.lose(oldest)
@@ -110,6 +113,7 @@ def test_a_replica_is_built_again_on_demand(whole: Running) -> None:
     check_gap(whole, began)
 
 
+@pytest.mark.slow
 def test_a_node_is_drained_and_taken_back(whole: Running) -> None:
     layout = whole.layout
     node = max(layout.nodes, key=lambda name: len(layout.hosted(name)))
@@ -172,6 +176,7 @@ def test_a_disk_is_full(whole: Running) -> None:
     assert any(line.startswith(causes) for line in told), told
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_lost_everywhere_comes_back_from_its_snapshot(whole: Running) -> None:
     if not apart_from_ingress(whole):
         # What leaves a node goes to different ones.

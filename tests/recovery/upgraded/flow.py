@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from weights import weigh
+from weights import weigh  # type: ignore[import-not-found]
 
 from unbroken import Client, Dataflow, Generator, Parquet
 
