@@ -98,14 +98,23 @@ class IngressLogFile:
         """
         target.mkdir(parents=True, exist_ok=True)
         with self._lock:
-            with contextlib.suppress(FileNotFoundError):
-                os.link(self._directory / FILE_NAME, target / FILE_NAME)
+            self._link_base(target)
             for path in self._segments():
                 if path != self._path or self._file is None:
                     os.link(path, target / path.name)
                     continue
                 with path.open("rb") as source, (target / path.name).open("xb") as copy:
                     copy.write(source.read(self._file.tell()))
+
+    def _link_base(self, target: Path) -> None:
+        """Link the base, if there is one. A base that is replaced at this moment is not found either."""
+        base = self._directory / FILE_NAME
+        while base.exists():
+            try:
+                os.link(base, target / FILE_NAME)
+                return
+            except FileNotFoundError:
+                continue
 
     def close(self) -> None:
         with self._lock:
