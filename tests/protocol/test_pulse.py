@@ -9,7 +9,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from unbroken.protocol.pulse import FAST_SHRINK, NUDGE, STRETCH, AdaptivePulse
+from unbroken.protocol.pulse import (
+    EASE,
+    EASE_EVERY_MS,
+    EASE_MORE,
+    FAST_SHRINK,
+    MOST_EASE,
+    NUDGE,
+    STRETCH,
+    AdaptivePulse,
+)
 
 MIN_MS, MAX_MS, START_MS = 250, 10_000, 500
 SETTLED_MS = 30_000
@@ -126,3 +135,19 @@ def test_the_period_keeps_to_its_bounds() -> None:
         pulse.check()
     assert pulse.period_ms == 600
     assert FAST_SHRINK < 1
+
+
+def test_pulses_come_less_often_while_somebody_catches_up_and_less_so_the_longer_it_takes() -> None:
+    pulse = AdaptivePulse(100, 2_000, 3, 400)
+    assert pulse.due(0, 0)
+    pulse.ease(10, True)
+    assert pulse.next_due_ms() == 400 * EASE
+    assert not pulse.due(500, 0)
+    assert pulse.due(600, 0)
+    assert pulse.period_ms == 400, "that there is room says nothing while pulses are held back"
+    pulse.ease(10 + EASE_EVERY_MS, True)
+    assert pulse.next_due_ms() == 600 + 400 * (EASE + EASE_MORE)
+    pulse.ease(1e9, True)
+    assert pulse.factor == MOST_EASE
+    pulse.ease(1e9, False)
+    assert pulse.next_due_ms() == 1_000

@@ -35,7 +35,7 @@ def propose(client: KazooClient, flow: str, file: Path) -> Program:
             "that comes could not be made as redundant. Start another node first with `unbroken node`."
         )
     if not file.is_file():
-        raise FlowError([Problem(str(file), "there is no such file", "give the path of a Python file")])
+        raise FlowError([Problem(str(file), "there is no such file", "give the path of a flow's file")])
     text = file.read_text()
     running = read_program(client, flow, layout.generation)
     generation = max(known_generations(client, flow)) + 1

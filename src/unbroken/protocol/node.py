@@ -353,5 +353,6 @@ class NodeProtocol:
         out += [*self.sinks.tick(now_ms), *self.handover.tick()]
         if self.sources is not None:
             out += self.sources.placed(set(self.layout.nodes_of(INGRESS)), self.links)
-            out += self.sources.tick(now_ms, self.in_flight(), self.layout.generation)
+            newcomers = any(replica in self.progress for replica in self.layout.joining)
+            out += self.sources.tick(now_ms, self.in_flight(), self.layout.generation, newcomers)
         return [*out, *self.joining.tick(now_ms)]

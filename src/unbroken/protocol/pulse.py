@@ -35,6 +35,15 @@ ROOMY_STREAK = 8
 FAST_SHRINK = 0.92
 """Factor on the period from then on: from 900 ms to 250 ms in about 12 s instead of 22 s."""
 
+EASE = 1.5
+"""Factor on the time between pulses while a newcomer catches up: it processes unit by unit like everybody, so it gains
+on the others only if units come more slowly than it takes them."""
+
+EASE_MORE = 0.5
+EASE_EVERY_MS = 15_000.0
+MOST_EASE = 3.0
+"""What is added to the factor as long as that was not enough, how often, and where that ends."""
+
 
 @dataclass
 class AdaptivePulse:
@@ -44,6 +53,8 @@ class AdaptivePulse:
     pulses in flight (cut, but not yet processed by the fastest replica of every shard) is bounded by
     ``in_flight_bound``; a pulse that would exceed it is held. The time from the pulse before it to its
     release is how fast the flow goes, and the period is set by that instead of by trial and error.
+
+    While somebody catches up (``ease``), pulses come less often than the flow could carry, and the period stays.
 
     Invariants: ``min_ms <= period_ms <= max_ms``; no pulse is due while ``in_flight_bound`` are in flight.
     """
@@ -55,6 +66,17 @@ class AdaptivePulse:
     last_ms: float | None = None
     held: bool = False
     roomy: int = 0
+    eased_ms: float | None = None
+    factor: float = 1.0
+
+    def ease(self, now_ms: float, catching_up: bool) -> None:
+        """Whether a newcomer catches up at this moment."""
+        if not catching_up:
+            self.eased_ms, self.factor = None, 1.0
+            return
+        self.eased_ms = now_ms if self.eased_ms is None else self.eased_ms
+        steps = int((now_ms - self.eased_ms) / EASE_EVERY_MS)
+        self.factor = min(MOST_EASE, EASE + EASE_MORE * steps)
 
     def due(self, now_ms: float, in_flight: int) -> bool:
         """Whether to cut at ``now_ms``; the caller cuts at once when told so."""
@@ -65,14 +87,14 @@ class AdaptivePulse:
             return False
         if self.held:
             self._stretch(now_ms)
-        elif self.last_ms is not None:
+        elif self.last_ms is not None and self.factor == 1.0:
             self._shrink(in_flight)
         self.held = False
         self.last_ms = now_ms
         return True
 
     def next_due_ms(self) -> float:
-        return 0.0 if self.last_ms is None else self.last_ms + self.period_ms
+        return 0.0 if self.last_ms is None else self.last_ms + self.period_ms * self.factor
 
     def check(self) -> None:
         require(self.min_ms <= self.period_ms <= self.max_ms, f"pulse period {self.period_ms} out of bounds")

@@ -48,9 +48,10 @@ class SourceSide:
     def may_cut(self) -> bool:
         return self.log.leading and not self.log.ended and not self.polling
 
-    def tick(self, now_ms: float, in_flight: int, generation: int = 1) -> list[Instruction]:
+    def tick(self, now_ms: float, in_flight: int, generation: int = 1, catching_up: bool = False) -> list[Instruction]:
         """Cut a pulse if it is time, and give up peers whose grace is over."""
         out: list[Instruction] = []
+        self.pulse.ease(now_ms, catching_up)
         for peer in sorted(peer for peer, until in self.suspects.items() if now_ms >= until):
             del self.suspects[peer]
             out += self._carried(self.log.lost(peer))
