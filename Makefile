@@ -16,7 +16,7 @@ help:
 	@echo "make types   mypy --strict on src, ordinary mypy on tests"
 	@echo "make bench   run the core benchmark"
 	@echo "make chaos   run 30 seeded schedules of real faults and check every result (build/chaos)"
-	@echo "make survival  try every loss and order one by one on a running flow (about 6 minutes)"
+	@echo "make survival  try every loss and order one by one on a running flow (about 7 minutes)"
 	@echo "make clean   remove $(VENV), build/ and caches"
 
 venv: $(STAMP)

@@ -11,7 +11,7 @@ import pytest
 
 from unbroken import Client, Dataflow, Generator
 from unbroken.plan import build_topology, load_text
-from unbroken.program import Consumer, Program, consumers, differences, latest_part, merged, replaced_segments
+from unbroken.program import Consumer, Program, consumers, differences, merged, replaced_segments
 from unbroken.protocol.ids import ShardId, StreamId
 
 TEXT = '''"""A flow."""
@@ -185,7 +185,6 @@ def test_two_programs_run_beside_each_other() -> None:
     assert not topology.has(StreamId(ShardId("clean", 0), ShardId("sums@2", 0))), "generations do not mix"
     assert [topology.counts(part, 1) for part in ("sums", "sums@2")] == [True, False]
     assert [topology.counts(part, 2) for part in ("sums", "sums@2")] == [False, True]
-    assert latest_part(topology, "sums") == "sums@2"
 
 
 def test_a_program_alone_is_what_it_declares() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from unbroken.errors import Problem
 from unbroken.flow import Dataflow
 from unbroken.network import is_network
-from unbroken.protocol.ids import generation_of, part_of, segment_of
+from unbroken.protocol.ids import part_of, segment_of
 from unbroken.protocol.layout import Topology
 
 
@@ -131,11 +131,6 @@ def consumers(programs: Sequence[Program], part: str) -> tuple[Consumer, ...]:
         for producer, consumer in topology.edges
         if producer == part
     )
-
-
-def latest_part(topology: Topology, segment: str) -> str:
-    """The newest part that runs a segment."""
-    return max((part for part in topology.segments if segment_of(part) == segment), key=generation_of)
 
 
 # --- what differs between two programs --------------------------------------------------------------------

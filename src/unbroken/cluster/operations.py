@@ -66,7 +66,7 @@ def wait_drained(client: KazooClient, flow: str, node: NodeId, deadline_s: float
     def done(layout: Layout) -> bool:
         return node in layout.draining and not layout.hosted(node)
 
-    _watch(client, flow, done, deadline_s, tell, f"{node} to be drained")
+    watch_layout(client, flow, done, deadline_s, tell, f"{node} to be drained")
 
 
 def wait_renewed(
@@ -79,10 +79,10 @@ def wait_renewed(
         whole = shard not in layout.short_since and not layout.joining & layout.counted(shard)
         return whole and replica not in layout.placement
 
-    _watch(client, flow, done, deadline_s, tell, f"{shard} to be redundant again")
+    watch_layout(client, flow, done, deadline_s, tell, f"{shard} to be redundant again")
 
 
-def _watch(
+def watch_layout(
     client: KazooClient,
     flow: str,
     done: Callable[[Layout], bool],

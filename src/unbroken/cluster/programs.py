@@ -28,7 +28,7 @@ Schemas = Callable[[Dataflow, tuple[str, ...]], "Mapping[str, StructType]"]
 
 
 class Programs:
-    """The programs of a flow. ``use`` says which of them run; the others are forgotten as soon as nobody needs them.
+    """The programs of a flow. ``use`` says which of them run; others are forgotten, except what the node was given.
 
     Safe to use from several threads.
     """
@@ -66,8 +66,15 @@ class Programs:
             running = self._programs(layout.generations)
             if layout.version >= self._version and running != self._running:
                 self._running, self._topology, self._consumers = running, merged(running), {}
+                self._forget_others()
             self._version = max(self._version, layout.version)
             return self._topology if running == self._running else merged(running)
+
+    def _forget_others(self) -> None:
+        kept = {1, *(program.generation for program in self._running)}
+        self._known = {generation: program for generation, program in self._known.items() if generation in kept}
+        self._flows = {generation: flow for generation, flow in self._flows.items() if generation in kept}
+        self._found = {generation: schemas for generation, schemas in self._found.items() if generation in kept}
 
     def _programs(self, generations: Sequence[int]) -> tuple[Program, ...]:
         for generation in generations:

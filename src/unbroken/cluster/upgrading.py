@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from unbroken.cluster.documents import read_history, read_members, read_upgrade, root_of, wish_bytes
-from unbroken.cluster.operations import LOOK_S, current_layout
+from unbroken.cluster.documents import read_members, read_upgrade, root_of, wish_bytes
+from unbroken.cluster.operations import current_layout, watch_layout
 from unbroken.cluster.programs import known_generations, read_program, write_program
 from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.plan import build_topology, load_text
 from unbroken.program import Program, differences, replaced_segments
+from unbroken.protocol.layout import Layout
 
 
 def propose(client: KazooClient, flow: str, file: Path) -> Program:
@@ -72,19 +72,11 @@ def wait_upgraded(
     client: KazooClient, flow: str, generation: int, deadline_s: float, tell: Callable[[str], None]
 ) -> None:
     """Follow the history until ``generation`` has taken over; raises UnbrokenError if it is refused."""
-    deadline = time.monotonic() + deadline_s
-    told = len(read_history(client, flow))
-    while True:
-        layout = current_layout(client, flow)
-        history = read_history(client, flow)
-        for entry in history[told:]:
-            tell(entry["sentence"])
-        told = len(history)
+
+    def done(layout: Layout) -> bool:
         refused = read_upgrade(client, flow).get("refused")
         if refused is not None:
             raise UnbrokenError(refused)
-        if layout.generations == (generation,):
-            return
-        if time.monotonic() > deadline:
-            raise UnbrokenError(f"waited {deadline_s:.0f} s for generation {generation}; see `unbroken history`")
-        time.sleep(LOOK_S)
+        return layout.generations == (generation,)
+
+    watch_layout(client, flow, done, deadline_s, tell, f"generation {generation} to take over")

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
+from unbroken.errors import UnbrokenError
 from unbroken.ingress.base import FILE_NAME, IngressBase
 from unbroken.protocol.ingress import Entry
 
@@ -20,6 +21,9 @@ SEGMENT_BYTES = 4 * 1024 * 1024
 
 BASE_PULSES = 20
 """Pulses between two bases if no segment can be deleted: a restart repeats that many, and a sync is not free."""
+
+LINK_ATTEMPTS = 100
+"""Times a base that vanishes while it is linked is looked for again; it is replaced once in twenty pulses."""
 
 _LENGTHS = struct.Struct(">II")
 
@@ -109,12 +113,13 @@ class IngressLogFile:
     def _link_base(self, target: Path) -> None:
         """Link the base, if there is one. A base that is replaced at this moment is not found either."""
         base = self._directory / FILE_NAME
-        while base.exists():
-            try:
+        for _ in range(LINK_ATTEMPTS):
+            if not base.exists():
+                return
+            with contextlib.suppress(FileNotFoundError):
                 os.link(base, target / FILE_NAME)
                 return
-            except FileNotFoundError:
-                continue
+        raise UnbrokenError(f"{base} is replaced all the time and cannot be pinned")
 
     def close(self) -> None:
         with self._lock:
