@@ -15,6 +15,7 @@ from unbroken.protocol.events import (
     Received,
     Started,
     StateArrived,
+    UnitArrived,
 )
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Admission, InSync, ProposeInSync
@@ -94,11 +95,14 @@ def test_a_newcomer_claims_fetches_starts_and_reports() -> None:
     assert steps[0] == StartReplica(replica) and Send("a", Serving(replica)) in steps
     assert Send("a", Subscribe(INPUT, str(replica), 4)) in steps and Send("a", Ack(INPUT, str(replica), 4)) in steps
     assert c.handle(Received("a", Claimed(INPUT, replica, 2, 6)), 20) == [], "units 5 and 6 are still to come"
-    done = c.handle(GateAsked(replica, "source", 4, 1, 100), 30)
-    assert [type(step) for step in done] == [ReportCaughtUp]
-    assert not any(isinstance(step, ReportCaughtUp) for step in c.handle(GateAsked(replica, "source", 4, 1, 100), 30))
+    assert c.handle(GateAsked(replica, "source", 4, 1, 100), 30) == [], "within the lag, but it has yet to do a unit"
+    c.handle(UnitArrived(unit(INPUT, 5), "a"), 40)
+    c.handle(Produced(replica, 5, (unit(OUTPUT, 5),)), 50)
+    done = c.handle(GateAsked(replica, "source", 5, 2, 100), 60)
+    assert [step for step in done if isinstance(step, ReportCaughtUp)], "what the query asks next shows a committed unit"
+    assert not any(isinstance(step, ReportCaughtUp) for step in c.handle(GateAsked(replica, "source", 5, 2, 100), 60))
     full = layout.with_full([replica])
-    assert c.handle(LayoutChanged(full), 40) == [] and not c.joining.joins
+    assert c.handle(LayoutChanged(full), 70) == [] and not c.joining.joins
     assert c.hosted() == [replica]
 
 

@@ -108,10 +108,15 @@ class CatchUp:
         self.phase, self.resumed = Phase.CATCHING_UP, True
         self.version, self.fetched_ms = version, now_ms
 
-    def within(self, lag: int, committed: int, available: int) -> bool:
-        """Whether the replica is within ``lag`` units of what it could have processed."""
+    def within(self, lag: int, committed: int, available: int, tried: bool = False) -> bool:
+        """Whether the replica is within ``lag`` units of what it could have processed.
+
+        ``tried``: it must have processed a unit itself even if there is none to process at the moment. Code that fails
+        on the state it was given shows that with its first unit, not before.
+        """
         newest = max([available, *(promise.last for promise in self.promised.values())])
-        return self.phase is Phase.CATCHING_UP and committed + lag >= newest
+        has_worked = self.version < committed or (committed == newest and not tried)
+        return self.phase is Phase.CATCHING_UP and has_worked and committed + lag >= newest
 
     def finish(self, now_ms: float) -> str:
         """It has caught up; the sentence about it."""

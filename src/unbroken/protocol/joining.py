@@ -223,4 +223,6 @@ class Joining:
         keepers = {stream: self.node.subscriptions.keepers(stream) for stream in join.inputs}
         if not replica.asked or replica.stopped is not None or not join.provided(keepers, available):
             return False
-        return join.within(self.node.settings.catch_up_lag, replica.committed, max(available.values(), default=0))
+        comes = self.node.layout.generation < generation_of(join.replica.shard.part)
+        newest = max(available.values(), default=0)
+        return join.within(self.node.settings.catch_up_lag, replica.committed, newest, tried=comes)
