@@ -298,6 +298,8 @@ def test_every_part_has_its_own_name(name: str) -> None:
         ("pulse_max", 600_001.0),
         ("in_flight_slack", -1),
         ("hedge", -1),
+        ("ring_period", 600_001.0),
+        ("ring_misses", 0),
         ("gate_wait", 3_600_000.0),
         ("node_memory", "lots"),
         ("jvm", "huge"),
@@ -331,11 +333,18 @@ def test_durations(text: Any, wanted: float) -> None:
     assert Dataflow("f", hedge=text).settings.hedge == wanted
 
 
+def test_the_ring_can_be_turned_off() -> None:
+    assert Dataflow("f").settings.protocol().ring_period_ms == 500
+    assert Dataflow("f", ring_period=0).settings.protocol().ring_period_ms == 0
+
+
 def test_settings_that_contradict_each_other() -> None:
     (problem,) = problems_of(lambda: Dataflow("f", pulse_min="2s"))
     assert "pulse_min <= pulse_start <= pulse_max" in problem.what and "2000" in problem.what
     (problem,) = problems_of(lambda: Dataflow("f", heartbeat="3s"))
     assert "twice heartbeat" in problem.what
+    (problem,) = problems_of(lambda: Dataflow("f", ring_period="5ms"))
+    assert "0 (off) or at least 20 ms" in problem.what
 
 
 def test_every_wrong_setting_is_told() -> None:

@@ -56,6 +56,12 @@ class Store:
     def switched(self, shard: ShardId) -> None:
         """There is no controller."""
 
+    def suspects(self, node: str, reason: str) -> None:
+        """There is no controller."""
+
+    def trusts(self, node: str) -> None:
+        """There is no controller."""
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -82,7 +88,7 @@ class TwoNodes:
             Program.first(self.flow, self.topology, "flow.py", ""),
             self.flow,
             fetch=_no_other_generation,
-            schemas=lambda flow, order: analyse(flow, order, self._session).schemas,
+            analyse=lambda flow, order: analyse(flow, order, self._session),
         )
         programs.load_first()
         return programs

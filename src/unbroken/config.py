@@ -88,6 +88,12 @@ class Settings(BaseModel):
         le=600_000,
         description="With single delivery: silence of a producer after which a waiting consumer turns to another.",
     )
+    ack_every: int = Field(
+        default=1,
+        ge=1,
+        le=1_000,
+        description="Units that a replica processes between two acknowledgements to its producers, which keep them.",
+    )
     transfers: int = Field(
         default=2, ge=1, le=64, description="Replicas that may be built again at the same time in the whole flow."
     )
@@ -132,6 +138,18 @@ class Settings(BaseModel):
         le=600_000,
         description="Silence after which a link counts as lost; a killed peer is noticed at once.",
     )
+    ring_period: Duration = Field(
+        default=500,
+        ge=0,
+        le=600_000,
+        description="Time between two questions of a replica to the next one of its shard; 0 turns them off.",
+    )
+    ring_misses: int = Field(
+        default=3,
+        ge=1,
+        le=1_000,
+        description="Questions in a row without an answer after which the next one's node is suspected.",
+    )
     session_timeout: Duration = Field(
         default=4_000,
         ge=1_000,
@@ -173,6 +191,8 @@ class Settings(BaseModel):
                 f"link_timeout ({self.link_timeout:g} ms) must be at least twice heartbeat "
                 f"({self.heartbeat:g} ms), or healthy links would be given up"
             )
+        if 0 < self.ring_period < 20:
+            raise ValueError(f"ring_period must be 0 (off) or at least 20 ms, got {self.ring_period:g} ms")
         return self
 
     def protocol(self) -> ProtocolSettings:
@@ -189,6 +209,9 @@ class Settings(BaseModel):
             claim_units=self.claim_units,
             claim_bytes=int(self.claim_bytes),
             snapshots=self.snapshots is not None,
+            ack_every=self.ack_every,
+            ring_period_ms=self.ring_period,
+            ring_misses=self.ring_misses,
         )
 
 

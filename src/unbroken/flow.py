@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from unbroken.config import Settings, load_settings
+from unbroken.config import Settings, load_settings, milliseconds
 from unbroken.connectors.base import SinkConnector, SourceConnector
 from unbroken.errors import FlowError, Problem
+from unbroken.protocol.strategy import Ha, Strategy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     SegmentFunction = Callable[..., DataFrame]
 
 OUTPUT_MODES = ("append", "update")
+HA = tuple(ha.value for ha in Ha)
 NAME_HELP = "use letters, digits, '-' and '_', starting with a letter"
 
 
@@ -31,8 +33,30 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Redundancy:
+    """How a segment is to be kept available, as its author wrote it; what was left out is None."""
+
+    ha: str = Ha.ACTIVE.value
+    replicas: int | None = None
+    k_safety: int | None = None
+    checkpoint_every: int | None = None
+    state_horizon: str | float | None = None
+
+    @property
+    def backups(self) -> int:
+        if self.k_safety is not None:
+            return self.k_safety
+        return 0 if self.replicas is None else self.replicas - 1
+
+    def strategy(self) -> Strategy:
+        """The same, once it is known to make sense."""
+        horizon = 0.0 if self.state_horizon is None else float(milliseconds(self.state_horizon))
+        return Strategy(Ha(self.ha), self.backups, self.checkpoint_every or 1, horizon)
+
+
+@dataclass(frozen=True)
 class Segment:
-    """A function from streaming DataFrames to one streaming DataFrame, run in ``shards`` x ``replicas`` copies.
+    """A function from streaming DataFrames to one streaming DataFrame, run in ``shards`` times some replicas.
 
     ``shard_by`` maps each input to the columns whose hash decides the shard of a row; it is empty with one
     shard. ``cut_time`` names a timestamp column added to every input: the time at which the sources cut the
@@ -44,7 +68,7 @@ class Segment:
     inputs: tuple[str, ...]
     shard_by: Mapping[str, tuple[str, ...]]
     shards: int
-    replicas: int
+    redundancy: Redundancy
     output_mode: str
     cut_time: str | None
     where: str
@@ -70,6 +94,9 @@ class Dataflow:
         Names the flow in ZooKeeper, logs and directories.
     replicas
         Copies of every shard unless a segment says otherwise; 2 survives the loss of any one node.
+    ha
+        How segments are kept available unless they say otherwise: 'active', 'active-standby', 'passive', 'upstream'
+        or 'none'.
     **settings
         See :class:`unbroken.config.Settings`.
 
@@ -85,16 +112,18 @@ class Dataflow:
 
     name: str
     replicas: int = 2
+    ha: str = Ha.ACTIVE.value
     settings: Settings = field(init=False)
     sources: dict[str, Source] = field(init=False, default_factory=dict)
     segments: dict[str, Segment] = field(init=False, default_factory=dict)
     sinks: dict[str, Sink] = field(init=False, default_factory=dict)
     where: str = field(init=False)
 
-    def __init__(self, name: str, *, replicas: int = 2, **settings: Any) -> None:
+    def __init__(self, name: str, *, replicas: int = 2, ha: str = Ha.ACTIVE.value, **settings: Any) -> None:
         self.where = _caller()
         self.name = _checked_name(name, f"{self.where}, dataflow")
         self.replicas = replicas
+        self.ha = ha
         self.settings = load_settings(f"{self.where}, dataflow {name}", settings)
         self.sources = {}
         self.segments = {}
@@ -115,6 +144,10 @@ class Dataflow:
         shard_by: Sequence[str] | Mapping[str, Sequence[str]] = (),
         shards: int = 1,
         replicas: int | None = None,
+        ha: str | None = None,
+        k_safety: int | None = None,
+        checkpoint_every: int | None = None,
+        state_horizon: str | float | None = None,
         output_mode: str = "append",
         cut_time: str | None = None,
     ) -> Callable[[SegmentFunction], Segment]:
@@ -122,6 +155,10 @@ class Dataflow:
 
         ``shard_by`` is one list of columns for all inputs, or a mapping from input name to columns when the
         inputs name their keys differently. An input may be given by name, also before it is declared.
+
+        ``ha`` says how the segment is kept available, ``k_safety`` how many nodes may be lost at once (``replicas`` is
+        one more). ``checkpoint_every`` units a passive standby is brought up to date. ``state_horizon``, with
+        ``ha="upstream"``, is how far back in time a row can still matter, where that cannot be seen from the segment.
         """
         caller = _caller()
         names = tuple(part if isinstance(part, str) else part.name for part in inputs)
@@ -136,7 +173,7 @@ class Dataflow:
                 inputs=names,
                 shard_by=_keys(shard_by, names),
                 shards=shards,
-                replicas=self.replicas if replicas is None else replicas,
+                redundancy=self._redundancy(ha, replicas, k_safety, checkpoint_every, state_horizon),
                 output_mode=output_mode,
                 cut_time=cut_time,
                 where=where,
@@ -154,6 +191,15 @@ class Dataflow:
         sink = Sink(_checked_name(name, where), produced_by, connector, where)
         self.sinks[name] = sink
         return sink
+
+    def _redundancy(
+        self, ha: str | None, replicas: int | None, k_safety: int | None, every: int | None, horizon: str | float | None
+    ) -> Redundancy:
+        """What a segment leaves out is as the dataflow says; only one of the two ways to say how many is needed."""
+        how = self.ha if ha is None else ha
+        if replicas is None and k_safety is None and how != Ha.NONE.value:
+            replicas = self.replicas
+        return Redundancy(how, replicas, k_safety, every, horizon)
 
     def _free(self, name: str, where: str) -> None:
         if name == "ingress" or name in self.sources or name in self.segments or name in self.sinks:

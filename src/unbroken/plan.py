@@ -13,9 +13,9 @@ from unbroken.errors import FlowError, Problem
 from unbroken.flow import OUTPUT_MODES, Dataflow, Segment
 from unbroken.network import is_network
 from unbroken.protocol.layout import INGRESS, Topology
+from unbroken.redundancy import redundancy_problems
 
 MAX_SHARDS = 256
-MAX_REPLICAS = 8
 
 
 def load_flow(path: Path) -> Dataflow:
@@ -72,8 +72,9 @@ def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:
         raise FlowError(problems)
     edges = [(name, segment.name) for segment in flow.segments.values() for name in dict.fromkeys(segment.inputs)]
     edges += [(sink.input, sink.name) for sink in flow.sinks.values()]
-    replicas = {name: segment.replicas for name, segment in flow.segments.items()}
-    replicas[INGRESS.part] = max(replicas.values())
+    strategies = {name: segment.redundancy.strategy() for name, segment in flow.segments.items()}
+    replicas = {name: strategy.running for name, strategy in strategies.items()}
+    replicas[INGRESS.part] = max(strategy.nodes for strategy in strategies.values())
     return Topology(
         sources=tuple(flow.sources),
         segments={name: flow.segments[name].shards for name in order},
@@ -81,6 +82,7 @@ def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:
         edges=tuple(edges),
         replicas=replicas,
         client_sinks=frozenset(name for name, sink in flow.sinks.items() if sink.connector.client),
+        strategies=strategies,
     )
 
 
@@ -133,13 +135,7 @@ def _range_problems(segment: Segment, nodes: int) -> list[Problem]:
     if not _in_range(segment.shards, MAX_SHARDS):
         what = f"shards={segment.shards!r} is out of range"
         out.append(Problem(segment.where, what, f"use 1 to {MAX_SHARDS}"))
-    if not _in_range(segment.replicas, MAX_REPLICAS):
-        what = f"replicas={segment.replicas!r} is out of range"
-        out.append(Problem(segment.where, what, f"use 1 to {MAX_REPLICAS}"))
-    elif segment.replicas > nodes:
-        what = f"replicas={segment.replicas}, but there are only {nodes} nodes"
-        remedy = "two replicas of a shard never share a node: start more nodes or ask for fewer replicas"
-        out.append(Problem(segment.where, what, remedy))
+    out += redundancy_problems(segment, nodes)
     if segment.output_mode not in OUTPUT_MODES:
         what = f"output_mode={segment.output_mode!r} is not supported"
         remedy = f"use one of {OUTPUT_MODES}; 'complete' would resend the whole result in every unit"

@@ -14,6 +14,7 @@ from unbroken.flow import Dataflow
 from unbroken.network import is_network
 from unbroken.protocol.ids import part_of, segment_of
 from unbroken.protocol.layout import Topology
+from unbroken.protocol.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Program:
             edges=tuple((renamed.get(a, a), renamed.get(b, b)) for a, b in was.edges),
             replicas={renamed.get(part, part): count for part, count in was.replicas.items()},
             client_sinks=was.client_sinks,
+            strategies={renamed[part]: strategy for part, strategy in was.strategies.items()},
         )
         return Program(generation, file, text, topology, _keys(flow, parts))
 
@@ -76,6 +78,7 @@ class Program:
                 "edges": [list(edge) for edge in topology.edges],
                 "replicas": dict(topology.replicas),
                 "client_sinks": sorted(topology.client_sinks),
+                "strategies": {part: strategy.to_json() for part, strategy in topology.strategies.items()},
             },
             "keys": [[producer, consumer, *columns] for (producer, consumer), columns in self.keys.items()],
         }
@@ -90,6 +93,7 @@ class Program:
             edges=tuple((producer, consumer) for producer, consumer in shape["edges"]),
             replicas=dict(shape["replicas"]),
             client_sinks=frozenset(shape["client_sinks"]),
+            strategies={part: Strategy.from_json(how) for part, how in shape.get("strategies", {}).items()},
         )
         keys = {(row[0], row[1]): tuple(row[2:]) for row in value["keys"]}
         return cls(int(value["generation"]), value["file"], value["text"], topology, keys)
@@ -111,15 +115,18 @@ def merged(programs: Sequence[Program]) -> Topology:
     segments: dict[str, int] = {}
     edges: dict[tuple[str, str], None] = {}
     replicas: dict[str, int] = {}
+    strategies: dict[str, Strategy] = {}
     for program in programs:
         segments |= program.topology.segments
         edges |= dict.fromkeys(program.topology.edges)
         replicas |= program.topology.replicas
+        strategies |= program.topology.strategies
     earlier = {segment_of(part): part for part in programs[0].topology.segments}
     replaces = {
         part: earlier[segment_of(part)] for part in newest.segments if part not in programs[0].topology.segments
     }
-    return Topology(newest.sources, segments, newest.sinks, tuple(edges), replicas, newest.client_sinks, replaces)
+    shape = (newest.sources, segments, newest.sinks, tuple(edges), replicas, newest.client_sinks)
+    return Topology(*shape, replaces, strategies)
 
 
 def consumers(programs: Sequence[Program], part: str) -> tuple[Consumer, ...]:
@@ -208,8 +215,10 @@ def differences(before: Dataflow, after: Dataflow) -> list[Problem]:
             compare(new_sink.where, what, *values)
     for name in sorted(set(before.segments) & set(after.segments)):
         old, new = before.segments[name], after.segments[name]
-        for what in ("inputs", "shards", "replicas"):
+        for what in ("inputs", "shards"):
             compare(new.where, what, getattr(old, what), getattr(new, what))
+        for what in ("ha", "replicas", "k_safety", "checkpoint_every", "state_horizon"):
+            compare(new.where, what, getattr(old.redundancy, what), getattr(new.redundancy, what))
         if old.shards > 1:
             compare(new.where, "shard_by", dict(old.shard_by), dict(new.shard_by))
     return out

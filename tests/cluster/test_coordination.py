@@ -37,6 +37,7 @@ from unbroken.protocol.absence import ABSENCE_S
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.ingress import InSync, ProposeInSync
 from unbroken.protocol.layout import INGRESS, Layout, Topology
+from unbroken.spark.analysis import Analysis
 
 pytestmark = pytest.mark.cluster
 
@@ -52,7 +53,8 @@ def programs_of(topology: Topology) -> Programs:
     def unknown(generation: int) -> Program:
         raise AssertionError(f"somebody asked for generation {generation} of the code")
 
-    return Programs(Program(1, "flow.py", "", topology, {}), Dataflow("flow", nodes=2), unknown, lambda flow, order: {})
+    first = Program(1, "flow.py", "", topology, {})
+    return Programs(first, Dataflow("flow", nodes=2), unknown, lambda flow, order: Analysis({}))
 
 
 class Node:
@@ -76,7 +78,9 @@ class Node:
         self.known: set[NodeId] = set()
         self.layouts: list[Layout] = []
         self.syncs: list[InSync] = []
-        callbacks = Callbacks(self._members, self.layouts.append, self.syncs.append, self._tell, self._linked)
+        self.connected: set[NodeId] = set()
+        told = (self._members, self.layouts.append, self.syncs.append, self._tell)
+        callbacks = Callbacks(*told, linked=self._linked, connected=lambda: self.connected)
         settings = ControlSettings(wanted, transfers=4, return_grace_s=30)
         programs = programs_of(topology)
         self.coordination = Coordination(self.client, flow, self.member, programs, settings, callbacks, name_deadline_s)

@@ -42,9 +42,9 @@ def test_settings_and_replicas() -> None:
     operators = "one: {input: clicks, dup: {}}\ntwo: {input: views, dup: {}, replicas: 1}"
     flow = load(network(operators, head=head))
     assert flow.settings == Dataflow("x", nodes=5, pulse_min="300ms", spark={"a.b": "c"}).settings
-    assert [part.replicas for part in flow.segments.values()] == [3, 1]
+    assert [part.redundancy.backups for part in flow.segments.values()] == [2, 0]
     flow = load(network(operators))
-    assert flow.settings == Dataflow("x").settings and flow.segments["one"].replicas == 2
+    assert flow.settings == Dataflow("x").settings and flow.segments["one"].redundancy.backups == 1
 
 
 def test_sources_and_sinks_are_made_of_the_connectors_classes() -> None:

@@ -17,6 +17,7 @@ from unbroken.protocol.ingress import Entry, InSync, ProposeInSync
 from unbroken.protocol.instructions import (
     AbandonFetch,
     AnswerGate,
+    BeginReplica,
     CommitEntry,
     Deliver,
     DropInbox,
@@ -37,6 +38,8 @@ from unbroken.protocol.instructions import (
     StartReplica,
     StopReplica,
     StoreUnit,
+    Suspect,
+    Trust,
 )
 from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
 from unbroken.protocol.node import NodeProtocol
@@ -44,8 +47,15 @@ from unbroken.protocol.settings import ProtocolSettings
 from unbroken.protocol.units import UnitHeader
 
 SETTINGS = ProtocolSettings(
-    pulse_min_ms=20, pulse_max_ms=200, pulse_start_ms=40, hedge_ms=15, patience_ms=60, grace_ms=50
+    pulse_min_ms=20,
+    pulse_max_ms=200,
+    pulse_start_ms=40,
+    hedge_ms=15,
+    patience_ms=60,
+    grace_ms=50,
+    ring_period_ms=0,
 )
+"""The ring is off: no decision here depends on it, and its pings would make most of the steps of a schedule."""
 
 
 @dataclass
@@ -62,6 +72,7 @@ class Transfer:
     pinned: ReplicaDisk | None = None
     process: SimNode | None = None
     abandoned: bool = False
+    held: bool = False
 
 
 @dataclass
@@ -83,6 +94,7 @@ class SimNode:
     writes: deque[tuple[Write, ReplicaId | None]] = field(default_factory=deque)
     transfers: list[Transfer] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
+    suspected: set[NodeId] = field(default_factory=set)
     dropped: dict[tuple[ReplicaId, StreamId], int] = field(default_factory=dict)
     frozen: bool = False
     blind: bool = False
@@ -194,8 +206,15 @@ class ClusterEffects:
                 node.deliveries[header.stream] = (replica, header)
             case Report(sentence):
                 node.reports.append(sentence)
+            case Suspect(suspect):
+                assert suspect not in node.suspected, f"{node.me} suspects {suspect} twice"
+                node.suspected.add(suspect)
+            case Trust(suspect):
+                node.suspected.remove(suspect)
             case PollSources() | PersistEntry() | CommitEntry():
                 self._run_ingress(node, step)
+            case BeginReplica(replica, base):
+                node.disk.replicas[replica] = ReplicaDisk(committed=base, states={base: 0})
             case StartReplica() | StopReplica() | DropReplica():
                 self._run_replica(node, step)
             case FetchState() | AbandonFetch() | PinState() | RefusePin():
@@ -245,16 +264,19 @@ class ClusterEffects:
 
     def _transfer(self, node: SimNode, step: FetchState | AbandonFetch | PinState | RefusePin) -> None:
         match step:
-            case FetchState(replica, donor, shard, least):
+            case FetchState(replica, donor, shard) if donor == node.me and shard == replica.shard:
+                copy = node.disk.replicas[replica]
+                node.transfers.append(Transfer(replica, donor, shard, stage="copied", pinned=copy))
+            case FetchState(replica, donor, shard, least, held):
                 assert donor is not None or replica.shard in self.snapshots, f"there is no snapshot of {replica.shard}"
                 assert all(t.replica != replica or t.abandoned for t in node.transfers), f"{replica} is fetched twice"
-                node.transfers.append(Transfer(replica, donor, shard, least))
+                node.transfers.append(Transfer(replica, donor, shard, least, held=held))
             case AbandonFetch(replica):
                 for transfer in node.transfers:
                     if transfer.replica == replica:
                         transfer.abandoned = True
                 # A copy that is complete may just be about to be reported.
-                node.transfers = [t for t in node.transfers if not t.abandoned or t.stage == "copied"]
+                node.transfers = [t for t in node.transfers if not t.abandoned or (t.stage == "copied" and not t.held)]
             case PinState(ticket, replica) if ticket in self.saving:
                 self.saving.discard(ticket)
                 self.snapshots[replica.shard] = node.disk.replicas[replica].pin(step)

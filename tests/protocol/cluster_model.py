@@ -19,6 +19,7 @@ from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generati
 from unbroken.protocol.ingress import ProposeInSync
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.replica import RESTARTS
+from unbroken.protocol.strategy import Ha
 
 __all__ = ["Action", "Cluster"]
 
@@ -73,8 +74,48 @@ class Cluster(ClusterSteps):
         return [replica for replica in replicas if generation_of(replica.shard.part) <= generation]
 
     def spares(self, doomed: list[ReplicaId]) -> bool:
-        """Whether each shard has an intact full replica, in sight of the controller, without these."""
-        return all(self._intact(replica.shard) - set(doomed) for replica in doomed)
+        """Whether each shard can go on without these: with an intact full replica in sight of the controller, or as its
+        strategy has it. What takes the place of a shard's only replica has to be done before the next loss."""
+        return all(self._spared(replica, set(doomed)) for replica in doomed)
+
+    def _spared(self, replica: ReplicaId, doomed: set[ReplicaId]) -> bool:
+        shard, layout = replica.shard, self.store.layout
+        if self._intact(shard) - doomed:
+            return True
+        strategy = self.topology.strategy(shard.part)
+        if strategy.ha is Ha.PASSIVE:
+            copies = layout.holding(shard) - layout.joining - doomed
+            return any(self._on_disk(copy) for copy in copies) and replica in layout.full(shard)
+        if strategy.ha is not Ha.UPSTREAM or replica not in layout.full(shard):
+            return False
+        rely = [stream.consumer for stream in self.topology.outputs(shard)]
+        rely = [consumer for consumer in rely if self.topology.strategy(consumer.part).ha is Ha.UPSTREAM]
+        return all(self._intact(consumer) - doomed for consumer in rely) and self._kept_for(shard, doomed)
+
+    def _kept_for(self, shard: ShardId, doomed: set[ReplicaId]) -> bool:
+        """Whether producers that are well keep all that a shard's state can be built again from."""
+        for stream in self.topology.inputs(shard):
+            producers = self._intact(self.topology.host_shard(stream.producer)) - doomed
+            nodes = [self.nodes.get(self.store.layout.placement[producer]) for producer in producers]
+            boxes = [node.protocol.outboxes.boxes.get(stream) for node in nodes if node is not None]
+            if not any(box is not None and box.rebuilds for box in boxes):
+                return False
+        return True
+
+    def may_forget(self, name: NodeId) -> bool:
+        alone = [
+            replica
+            for replica in self.store.layout.hosted(name)
+            if self.topology.strategy(replica.shard.part).ha in (Ha.PASSIVE, Ha.UPSTREAM)
+        ]
+        return self.spares(alone)
+
+    def _on_disk(self, replica: ReplicaId) -> bool:
+        layout, store = self.store.layout, self.store
+        node = layout.placement[replica]
+        disk = self.disks.get(node)
+        known = disk is not None and store.present.get(node) == layout.nodes[node] == disk.identity
+        return known and disk is not None and replica in disk.replicas
 
     def _intact(self, shard: ShardId) -> set[ReplicaId]:
         layout, store = self.store.layout, self.store
@@ -330,6 +371,9 @@ class Cluster(ClusterSteps):
             healthy = {r for r in full if self.hosts(layout.placement[r], r)}
             if len(healthy) < min(len(fit), self.topology.replicas[shard.part]):
                 return f"{shard} has only {sorted(str(r) for r in healthy)}"
+            copies = {r for r in layout.holding(shard) - layout.joining if layout.placement[r] in fit}
+            if len(copies) < min(len(fit) - 1, self.topology.strategy(shard.part).holding):
+                return f"{shard} has only the copies {sorted(str(r) for r in copies)}"
         if layout.joining and not self.upgrading():
             return f"{sorted(str(r) for r in layout.joining)} are still joining"
         members = set(layout.full_nodes_of(INGRESS))
@@ -341,12 +385,15 @@ class Cluster(ClusterSteps):
             return None
         for name, node in self.nodes.items():
             protocol, placed = node.protocol, self.store.layout.hosted(name)
-            if protocol.hosted() != placed or sorted(node.disk.replicas) != placed:
-                return f"{name} hosts {protocol.hosted()} and holds {sorted(node.disk.replicas)}, not {placed}"
+            here = sorted([*protocol.hosted(), *protocol.holding.copies])
+            if here != placed or sorted(node.disk.replicas) != placed:
+                return f"{name} hosts {here} and holds {sorted(node.disk.replicas)}, not {placed}"
             if protocol.joining.joins or node.transfers:
                 return f"{name} is still building {[*protocol.joining.joins, *node.transfers]}"
             for box in protocol.outboxes.boxes.values():
-                if box.headers and not box.muted:
+                if self.topology.strategy(box.stream.consumer.part).ha in (Ha.PASSIVE, Ha.UPSTREAM):
+                    continue  # what follows the last copy is kept, and what a state is made of
+                if len(box.headers) >= self.settings.ack_every and not box.muted:
                     return f"{name} still keeps {list(box.headers)} of {box.stream} for {box.acked}"
         return None
 

@@ -13,7 +13,7 @@ from itertools import permutations
 from typing import Any
 
 from protocol.cluster_effects import ClusterEffects, SimNode, Transfer
-from protocol.model_parts import Exchange, FakeSpark, source_unit
+from protocol.model_parts import Exchange, FakeSpark, Window, source_unit
 from protocol.sim_programs import Origin, generation_asked, lane_of, pulse_body
 from unbroken.protocol.events import (
     FetchFailed,
@@ -127,7 +127,7 @@ class ClusterSteps(ClusterEffects):
             elif not node.frozen:
                 yield ("return", name)
         for name in self.store.present:
-            if name not in self.nodes:
+            if name not in self.nodes and self.may_forget(name):
                 yield ("forget", name)
         if self.store.decision(self.now) is not None:
             yield ("control",)
@@ -197,10 +197,18 @@ class ClusterSteps(ClusterEffects):
         assert header is not None
         assert {unit.generation for unit, _ in inputs.values()} == {header.generation}, f"{shard}: mixed generations"
         contents = {stream: content for stream, (_, content) in inputs.items()}
-        outputs = spark.process(number, contents, self.programs.topology(spark.consumers).outputs(shard))
-        facts = (header.final, header.generation, spark.corrupt_from is None)
-        headers = [self.write_unit(disk, stream, number, content, *facts) for stream, content in outputs.items()]
-        self.handle(node.me, Produced(spark.replica, number, tuple(headers)))
+        topology = self.programs.topology(spark.consumers)
+        strategy, before = topology.strategy(shard.part), disk.states[spark.committed]
+        watermark = before.watermark(number, strategy) if isinstance(before, Window) else 0
+        outputs = spark.process(number, contents, topology.outputs(shard), strategy)
+        headers = []
+        for stream, content in outputs.items():
+            box = node.protocol.outboxes.boxes.get(stream)
+            # What is processed again to build a state is not for anybody.
+            faithful = spark.corrupt_from is None and (box is None or number > box.base)
+            facts = (header.final, header.generation, faithful)
+            headers.append(self.write_unit(disk, stream, number, content, *facts))
+        self.handle(node.me, Produced(spark.replica, number, tuple(headers), watermark))
 
     def do_source(self, name: NodeId) -> None:
         node = self.nodes[name]
@@ -339,8 +347,12 @@ class ClusterSteps(ClusterEffects):
 
     def do_forget(self, name: NodeId) -> None:
         """The session of a node that was killed ends."""
-        if name not in self.nodes:
+        if name not in self.nodes and self.may_forget(name):
             self.store.present.pop(name, None)
+
+    def may_forget(self, name: NodeId) -> bool:
+        """Whether the controller may take it that a node will not return."""
+        return True
 
     def do_return(self, name: NodeId) -> None:
         """A node whose session had ended has a new one, and reads what it has missed."""

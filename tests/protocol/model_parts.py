@@ -11,6 +11,7 @@ from protocol.sim_disk import ReplicaDisk
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.protocol.messages import Message
+from unbroken.protocol.strategy import Ha, Strategy
 from unbroken.protocol.units import Digest, UnitHeader
 
 
@@ -84,6 +85,44 @@ class Exchange:
             self.messages.clear()
 
 
+# --- state that forgets -----------------------------------------------------------------------------------
+
+DELAY = 15
+"""How far the watermark stays behind the newest row."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a windowed aggregation keeps of units with one row each: rows that the watermark has not passed by the
+    length of the window. ``closed`` are those that it passed with the last unit: the results in append mode."""
+
+    newest: int = 0
+    rows: tuple[tuple[int, int], ...] = ()
+    closed: tuple[tuple[int, int], ...] = ()
+
+    def watermark(self, number: int, strategy: Strategy) -> int:
+        """What is in force while unit ``number`` is processed."""
+        return max(0, self.newest - DELAY) if strategy.timed else number
+
+    def after(self, number: int, content: int, strategy: Strategy) -> Window:
+        time = row_time(number) if strategy.timed else number
+        length = strategy.horizon_ms - (DELAY if strategy.timed else 0)
+        limit = self.watermark(number, strategy) - length
+        rows = (*self.rows, (time, content))
+        kept = tuple(sorted(row for row in rows if row[0] > limit))
+        closed = tuple(sorted(row for row in self.rows if row[0] <= limit))
+        return Window(max(self.newest, time), kept, closed)
+
+
+State = int | Window
+
+
+def row_time(number: int) -> int:
+    """Event times go up, and not in order."""
+    chance = mix("time", number)
+    return 10 * number + chance % 40 + (70 if chance % 6 == 0 else 0)
+
+
 # --- Spark ----------------------------------------------------------------------------------------------
 
 
@@ -101,7 +140,7 @@ class FakeSpark:
     disk: ReplicaDisk
     ticket: int | None = None
     answers: list[int] = field(default_factory=list)
-    uncommitted: tuple[int, int] | None = None
+    uncommitted: tuple[int, State] | None = None
     consumers: tuple[int, ...] = (1,)
     stopped: bool = False
     corrupt_from: int | None = None
@@ -130,8 +169,10 @@ class FakeSpark:
         assert answers[0] - self.committed in (0, 1), f"{self.replica}: told {answers[0]} after {self.committed}"
         return None if answers[0] == self.committed else answers[0]
 
-    def process(self, number: int, contents: dict[StreamId, int], outputs: list[StreamId]) -> dict[StreamId, int]:
-        state = run_batch(self.replica.shard, self.disk.states[self.committed], contents)
+    def process(
+        self, number: int, contents: dict[StreamId, int], outputs: list[StreamId], strategy: Strategy
+    ) -> dict[StreamId, int]:
+        state = run_batch(self.replica.shard, self.disk.states[self.committed], contents, number, strategy)
         self.uncommitted = (number, state)
         wrong = self.corrupt_from is not None and number >= self.corrupt_from
         return {stream: result_of(state, stream, wrong) for stream in outputs}
@@ -147,13 +188,23 @@ class FakeSpark:
         self.stopped, self.ticket, self.answers, self.uncommitted = True, None, [], None
 
 
-def run_batch(shard: ShardId, state: int, contents: Mapping[StreamId, int]) -> int:
-    """The state of a shard after one more micro-batch; each part has code of its own."""
-    return mix(state, str(shard), sorted((str(stream), content) for stream, content in contents.items()))
+def run_batch(shard: ShardId, state: State, contents: Mapping[StreamId, int], number: int, strategy: Strategy) -> State:
+    """The state of a shard after one more micro-batch; each part has code of its own.
+
+    What relies on its producers forgets: everything at once, or what is older than a window.
+    """
+    rows = sorted((str(stream), content) for stream, content in contents.items())
+    if strategy.ha is not Ha.UPSTREAM:
+        return mix(state, str(shard), rows)
+    content = mix(str(shard), rows)
+    if strategy.horizon_ms == 0:
+        return content
+    return (state if isinstance(state, Window) else Window()).after(number, content, strategy)
 
 
-def result_of(state: int, stream: StreamId, wrong: bool = False) -> int:
-    return mix(state, str(stream), wrong)
+def result_of(state: State, stream: StreamId, wrong: bool = False) -> int:
+    seen = (state.rows, state.closed) if isinstance(state, Window) else state
+    return mix(seen, str(stream), wrong)
 
 
 def source_unit(stream: StreamId, rows: tuple[bytes, ...]) -> int:

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from protocol.cluster_effects import SETTINGS
 from protocol.cluster_model import Action, Cluster
-from protocol.model_parts import chain, diamond, join
+from protocol.model_parts import DELAY, chain, diamond, join
+from unbroken.protocol.strategy import Ha, Strategy
 
 FAULT_CHANCE = 0.03
 TIME_CHANCE = 0.1
@@ -43,10 +44,35 @@ def pick_cluster(choose: Callable[[int], int]) -> Cluster:
     return Cluster(topology, nodes, 4 + choose(9), settings, standbys=choose(3), transfers=1 + choose(3))
 
 
-def run_schedule(seed: int, steps: int = 400, fault_chance: float = FAULT_CHANCE, upgrades: int = 0) -> Cluster:
+def pick_strategies(choose: Callable[[int], int], only: Ha | None = None) -> Cluster:
+    """A small random flow whose segments are kept available in different ways, on 3 or 4 nodes and up to 2 standbys."""
+    topology = (join(1 + choose(2)), diamond(1 + choose(2)), chain((1, 1 + choose(2), 1)), chain((2,)))[choose(4)]
+    kinds = list(Ha) if only is None else [only, Ha.ACTIVE]
+    strategies = {part: _strategy(kinds[choose(len(kinds))], choose) for part in topology.segments}
+    running = {part: strategy.running for part, strategy in strategies.items()}
+    topology = replace(topology, strategies=strategies, replicas={**topology.replicas, **running})
+    settings = replace(SETTINGS, single_delivery=choose(2) == 1, catch_up_lag=choose(3), ack_every=1 + choose(3))
+    return Cluster(topology, 3 + choose(2), 8 + choose(12), settings, standbys=choose(3), transfers=1 + choose(3))
+
+
+def _strategy(ha: Ha, choose: Callable[[int], int]) -> Strategy:
+    if ha is not Ha.UPSTREAM:
+        return Strategy(ha, 0 if ha is Ha.NONE else 1, every=1 + choose(4))
+    timed = choose(2) == 1
+    horizon = (0, DELAY + 10 + 10 * choose(4) if timed else 1 + choose(4))[choose(3) > 0]
+    return Strategy(ha, 1 + choose(2), horizon_ms=horizon, timed=timed)
+
+
+def run_schedule(
+    seed: int,
+    steps: int = 400,
+    fault_chance: float = FAULT_CHANCE,
+    upgrades: int = 0,
+    pick: Callable[[Callable[[int], int]], Cluster] = pick_cluster,
+) -> Cluster:
     """A random schedule with faults, then a quiet end. ``upgrades`` of the code are asked for at random moments."""
     rng = random.Random(seed)
-    cluster = pick_cluster(rng.randrange)
+    cluster = pick(rng.randrange)
     cluster.upgrades = upgrades
     cluster.hasty = upgrades > 0 and rng.random() < 0.2
     moments = {rng.randrange(steps // 2) for _ in range(upgrades)}
@@ -72,6 +98,37 @@ def run_schedule(seed: int, steps: int = 400, fault_chance: float = FAULT_CHANCE
     except Exception as error:
         raise AssertionError(f"run_schedule({seed}, {steps}, {fault_chance}, {upgrades}): {error}") from error
     return cluster
+
+
+def run_losses(seed: int, ha: Ha, losses: int = 6) -> tuple[Cluster, int]:
+    """Only the nodes of segments with one strategy are lost, with their disks, again and again; how often that was."""
+    rng = random.Random(seed)
+    cluster = pick_strategies(rng.randrange, ha)
+    cluster.pulses = 40
+    lost = 0
+    try:
+        for _ in range(losses):
+            for _ in range(rng.randrange(50, 250)):
+                actions = cluster.enabled()
+                cluster.perform(rng.choice(actions)) if actions and rng.random() > TIME_CHANCE else cluster.advance()
+            hosts = {
+                node
+                for replica, node in cluster.store.layout.placement.items()
+                if cluster.topology.strategy(replica.shard.part).ha is ha and node in cluster.nodes
+            }
+            doomed = [node for node in sorted(hosts) if cluster.spares(cluster.store.layout.hosted(node))]
+            if doomed:
+                cluster.perform(("wipe", rng.choice(doomed), True))
+                lost += 1
+            else:
+                cluster.run_turns(5)
+            for name in cluster.disks:
+                if name not in cluster.nodes:
+                    cluster.boot(name)
+        cluster.settle()
+    except Exception as error:
+        raise AssertionError(f"run_losses({seed}, {ha}, {losses}): {error}") from error
+    return cluster, lost
 
 
 def _pick_fault(cluster: Cluster, rng: random.Random) -> Action:

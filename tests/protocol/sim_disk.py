@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from unbroken.protocol.ids import ReplicaId, StreamId
 from unbroken.protocol.ingress import Admission, Entry
@@ -25,7 +26,7 @@ class ReplicaDisk:
     """
 
     committed: int = 0
-    states: dict[int, int] = field(default_factory=lambda: {0: 0})
+    states: dict[int, Any] = field(default_factory=lambda: {0: 0})
     inbox: Units = field(default_factory=dict)
     outbox: Units = field(default_factory=dict)
     log: dict[int, Entry] = field(default_factory=dict)

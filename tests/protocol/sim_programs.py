@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from protocol.model_parts import result_of, run_batch, source_unit
+from protocol.model_parts import State, result_of, run_batch, source_unit
 from unbroken.program import Program, merged
 from unbroken.protocol.ids import ShardId, StreamId, part_of, segment_of
 from unbroken.protocol.ingress import Entry
@@ -59,6 +59,7 @@ class Programs:
             segments={name.get(part, part): shards for part, shards in was.segments.items()},
             edges=tuple((name.get(a, a), name.get(b, b)) for a, b in was.edges),
             replicas={name.get(part, part): count for part, count in was.replicas.items()},
+            strategies={name.get(part, part): strategy for part, strategy in was.strategies.items()},
         )
         self.known[generation] = Program(generation, "flow.py", "", topology, {})
         return generation
@@ -99,7 +100,7 @@ class _Run:
 
     topologies: Mapping[int, Topology]
     origins: dict[ShardId, Origin] = field(default_factory=dict)
-    states: dict[ShardId, int] = field(default_factory=dict)
+    states: dict[ShardId, State] = field(default_factory=dict)
 
     def pulse(self, number: int, rows: tuple[bytes, ...]) -> dict[StreamId, int]:
         """The units of one pulse on every stream."""
@@ -118,7 +119,9 @@ class _Run:
                     self.states[shard] = self.states[ShardId(latest[segment_of(shard.part)], shard.index)]
                     continue
                 contents = {stream: units[stream] for stream in topology.inputs(shard)}
-                self.states[shard] = run_batch(shard, self.states.get(shard, 0), contents)
+                self.states[shard] = run_batch(
+                    shard, self.states.get(shard, 0), contents, number, topology.strategy(shard.part)
+                )
                 mine = [stream for stream in streams if stream.producer == shard]
                 units.update((stream, result_of(self.states[shard], stream)) for stream in mine)
             latest |= {segment_of(part): part for part in topology.segments}

@@ -49,3 +49,40 @@ def test_a_shard_whose_nodes_are_given_up_is_restored_where_there_are_snapshots(
     hopeless = Situation(0, left, given_up=frozenset(hosts), restorable=False)
     kept = next_layout(TOPOLOGY, hopeless, LAYOUT, transfers=4)
     assert kept is None or kept.layout.counted(shard) == LAYOUT.counted(shard), "nothing else is left of it"
+
+
+def test_a_node_is_suspected_that_another_does_not_hear_and_the_controller_is_not_linked_to() -> None:
+    absence = Absence("a", return_grace_s=60)
+    assert absence.suspects(DISKS, {"c": ["b"]}, ["a", "b"]) == {"c"}
+    assert absence.suspects(DISKS, {"c": ["b"]}, ["a", "b", "c"]) == frozenset(), "the controller hears it"
+    assert absence.suspects(DISKS, {}, ["a"]) == frozenset(), "nobody else misses it"
+    assert absence.suspects(DISKS, {"c": ["a"]}, ["a", "b"]) == {"c"}, "the controller may be the one who asked"
+
+
+def test_only_members_suspect_and_are_suspected() -> None:
+    absence = Absence("a", return_grace_s=60)
+    left = {"a": "disk-a", "c": "disk-c"}
+    assert absence.suspects(left, {"c": ["b"]}, ["a"]) == frozenset(), "b is gone itself"
+    assert absence.suspects(left, {"b": ["c"]}, ["a", "c"]) == frozenset(), "ZooKeeper has given b up"
+    assert absence.suspects(left, {"c": ["c"]}, ["a"]) == frozenset()
+    assert absence.suspects(left, {"a": ["c"]}, []) == frozenset(), "the controller is there"
+
+
+def test_of_two_that_suspect_each_other_the_one_with_a_link_is_believed() -> None:
+    absence = Absence("a", return_grace_s=60)
+    mutual = {"b": ["c"], "c": ["b"]}
+    assert absence.suspects(DISKS, mutual, ["a", "b"]) == {"c"}
+    assert absence.suspects(DISKS, mutual, ["a"]) == frozenset(), "nobody knows who is right"
+    assert absence.suspects(DISKS, mutual, ["a", "b", "c"]) == frozenset()
+
+
+def test_a_controller_that_is_cut_off_suspects_nobody() -> None:
+    absence = Absence("a", return_grace_s=60)
+    assert absence.suspects(DISKS, {"b": ["a"], "a": ["b"]}, ["a"]) == {"b"}, "b may be wrong"
+    assert absence.suspects(DISKS, {"b": ["a"], "a": ["c"]}, ["a"]) == frozenset(), "c misses the controller, too"
+
+
+def test_being_suspected_changes_nothing_about_being_present() -> None:
+    absence = Absence("a", return_grace_s=60)
+    assert absence.suspects(DISKS, {"c": ["b"]}, ["a", "b"])
+    assert set(absence.present(LAYOUT, DISKS, ["a", "b", "c"], 0.0)) == {"a", "b", "c"}

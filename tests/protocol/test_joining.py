@@ -45,15 +45,14 @@ SOURCE, SHARD, SINK = ShardId("source", 0), ShardId("s0", 0), ShardId("sink", 0)
 INPUT, OUTPUT = StreamId(SOURCE, SHARD), StreamId(SHARD, SINK)
 TOPOLOGY = chain((1,))
 SYNC = InSync(1, "a", frozenset("ab"), 0)
+SETTINGS = ProtocolSettings(ring_period_ms=0)
 FIRST = chained_placement(TOPOLOGY, {name: f"disk of {name}" for name in "ab"})
 """The ingress is on a (which leads it) and b, the segment on b (replica 0) and a (replica 1)."""
 
 
 def node(me: NodeId, layout: Layout, recovered: dict[ReplicaId, ReplicaState] | None = None) -> NodeProtocol:
     found = {replica: ReplicaState() for replica in layout.full(SHARD) | layout.full(INGRESS)}
-    out = NodeProtocol(
-        me, TOPOLOGY, layout, SYNC, found if recovered is None else recovered, ProtocolSettings(), f"disk of {me}"
-    )
+    out = NodeProtocol(me, TOPOLOGY, layout, SYNC, found if recovered is None else recovered, SETTINGS, f"disk of {me}")
     out.handle(Started(), 0)
     out.handle(LinkUp(me), 0)
     return out
@@ -99,7 +98,9 @@ def test_a_newcomer_claims_fetches_starts_and_reports() -> None:
     c.handle(UnitArrived(unit(INPUT, 5), "a"), 40)
     c.handle(Produced(replica, 5, (unit(OUTPUT, 5),)), 50)
     done = c.handle(GateAsked(replica, "source", 5, 2, 100), 60)
-    assert [step for step in done if isinstance(step, ReportCaughtUp)], "what the query asks next shows a committed unit"
+    assert [step for step in done if isinstance(step, ReportCaughtUp)], (
+        "what the query asks next shows a committed unit"
+    )
     assert not any(isinstance(step, ReportCaughtUp) for step in c.handle(GateAsked(replica, "source", 5, 2, 100), 60))
     full = layout.with_full([replica])
     assert c.handle(LayoutChanged(full), 70) == [] and not c.joining.joins

@@ -49,7 +49,7 @@ SOURCE, SHARD, SINK = ShardId("source", 0), ShardId("s0", 0), ShardId("sink", 0)
 INPUT, OUTPUT = StreamId(SOURCE, SHARD), StreamId(SHARD, SINK)
 MINE, SIBLING = ReplicaId(SHARD, 0), ReplicaId(SHARD, 1)
 FIRST, SECOND = ReplicaId(INGRESS, 0), ReplicaId(INGRESS, 1)
-SETTINGS = ProtocolSettings(pulse_min_ms=100, pulse_start_ms=100, hedge_ms=50)
+SETTINGS = ProtocolSettings(pulse_min_ms=100, pulse_start_ms=100, hedge_ms=50, ring_period_ms=0)
 
 
 def node(me: str = "b", topology: Topology | None = None, names: tuple[str, ...] = ("a", "b")) -> NodeProtocol:

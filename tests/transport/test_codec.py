@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Append, AppendAck, Entry
-from unbroken.protocol.messages import Ack, Delivered, DigestNote, Message, Progress, Subscribe
+from unbroken.protocol.messages import Ack, Delivered, DigestNote, Message, Ping, Pong, Progress, Subscribe
 from unbroken.protocol.units import Digest
 from unbroken.transport.codec import decode, encode
 
@@ -31,6 +31,8 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(DigestNote, REPLICAS, STREAMS, NUMBERS, DIGESTS),
     st.builds(Delivered, STREAMS, NUMBERS),
     st.builds(Progress, REPLICAS, NUMBERS),
+    st.builds(Ping, NUMBERS),
+    st.builds(Pong, NUMBERS),
     st.builds(Append, NUMBERS, st.none() | ENTRIES, NUMBERS),
     st.builds(AppendAck, NUMBERS, NUMBERS),
 )
@@ -39,7 +41,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-TAGS = ["subscribe", "ack", "digest", "delivered", "progress", "append-ack", "commit", "append"]
+TAGS = ["subscribe", "ack", "digest", "delivered", "progress", "ping", "pong", "append-ack", "commit", "append"]
 
 
 @settings(max_examples=300)
@@ -89,6 +91,8 @@ def test_messages_are_one_line_of_json_and_a_body() -> None:
         b'["ack","no stream","r",1]',
         b'["progress","a.0",1]',
         b'["progress",7,1]',
+        b'["ping"]',
+        b'["pong",null]',
         b'["digest","a.0#0","a.0>b.0",1,7]',
         b'["digest","a.0#0","a.0>b.0",1,[1,2]]',
         b'["digest","a.0#0","a.0>b.0",1,[1,2,["x"]]]',

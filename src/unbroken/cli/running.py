@@ -10,11 +10,15 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from unbroken.cli.shared import EXIT_REFUSED, out
 from unbroken.errors import FlowError, UnbrokenError
+
+if TYPE_CHECKING:
+    from unbroken.protocol.strategy import Strategy
 
 FLOW_FILE = click.argument("file", type=click.Path(path_type=Path))
 
@@ -32,6 +36,7 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
     """
     from unbroken.plan import build_topology, load_flow
     from unbroken.spark.analysis import analyse
+    from unbroken.spark.horizon import settled
     from unbroken.spark.session import start_session
 
     try:
@@ -41,6 +46,7 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
             session = start_session("unbroken-check", flow.settings, "local[1]")
             try:
                 analysis = analyse(flow, tuple(topology.segments), session)
+                topology = settled(topology, analysis.horizons)
             finally:
                 session.stop()
     except FlowError as error:
@@ -56,8 +62,29 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
     out.print(f"[bold green]ok[/] {flow.name}: {len(topology.streams)} streams", highlight=False)
     for name, schema in analysis.schemas.items():
         segment = flow.segments.get(name)
-        copies = "source" if segment is None else f"{segment.shards} shards x {segment.replicas} replicas"
+        copies = "source" if segment is None else _copies(segment.shards, topology.strategy(name))
         out.print(f"  {name} ({copies}): {schema.simpleString()}", highlight=False, markup=False)
+
+
+def _copies(shards: int, strategy: Strategy) -> str:
+    """How many replicas a segment has, and what else keeps it available."""
+    from unbroken.protocol.strategy import STATELESS, Ha
+    from unbroken.spark.horizon import readable
+
+    text = f"{shards} shards x {strategy.running} replicas"
+    if strategy.ha is Ha.ACTIVE:
+        return text
+    text += f", {strategy.ha.value}"
+    if strategy.ha is Ha.PASSIVE:
+        text += f", {strategy.backups} copies of the state, every {strategy.every} units"
+    elif strategy.ha is Ha.UPSTREAM and strategy.horizon_ms == STATELESS:
+        text += ", no state"
+    elif strategy.ha is Ha.UPSTREAM:
+        clock = "" if strategy.timed else " by the time of cuts"
+        text += f", state of the last {readable(strategy.horizon_ms)}{clock}"
+    elif strategy.ha is Ha.NONE:
+        text += ", waits for its node to return"
+    return text
 
 
 @click.command()

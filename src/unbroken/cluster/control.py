@@ -20,6 +20,7 @@ from unbroken.cluster.documents import (
     read_members,
     read_names,
     read_stopped,
+    read_suspicions,
     read_wish,
     refusal_bytes,
     root_of,
@@ -62,6 +63,7 @@ class Controller:
     settings: ControlSettings
     report: Callable[[str], None]
     linked: Callable[[], Collection[NodeId]]
+    connected: Callable[[], Collection[NodeId]]
     avoidance: Avoidance = field(default_factory=Avoidance)
     absence: Absence = field(init=False)
 
@@ -148,8 +150,16 @@ class Controller:
             restorable=self.settings.restorable,
             wished=read_wish(self.client, self.flow),
             switched={ShardId.parse(name) for name in read_names(self.client, self.flow, "switched")},
+            suspected=self.absence.suspects(disks, self._suspicions(), self.connected()),
         )
         return situation, None if sync is None else sync.version
+
+    def _suspicions(self) -> dict[NodeId, set[NodeId]]:
+        """Who is suspected by whom."""
+        out: dict[NodeId, set[NodeId]] = {}
+        for found in read_suspicions(self.client, self.flow):
+            out.setdefault(found.suspect, set()).add(found.by)
+        return out
 
     def _replicas(self, part: str) -> set[ReplicaId]:
         return {ReplicaId.parse(name) for name in read_names(self.client, self.flow, part)}

@@ -21,13 +21,15 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from unbroken.cluster.control import Controller, ControlSettings
 from unbroken.cluster.documents import Member as Member
-from unbroken.cluster.documents import connect as connect
 from unbroken.cluster.documents import (
+    Suspicion,
     in_sync_bytes,
     in_sync_from,
     layout_from,
+    read_suspicions,
     root_of,
 )
+from unbroken.cluster.documents import connect as connect
 from unbroken.cluster.documents import read_history as read_history
 from unbroken.cluster.documents import read_layout as read_layout
 from unbroken.cluster.documents import read_members as read_members
@@ -51,6 +53,9 @@ HISTORY_LIMIT = 1_000
 JOB_LIMIT = 10_000
 """Changes waiting for ZooKeeper. Sentences are given up long before, at HISTORY_LIMIT; the others are few."""
 
+PARTS = ("members", "history", "stopped", "suspected", "caught-up", "draining", "renewed", "switched", "code")
+"""Below these, documents come and go; they are made before anybody looks."""
+
 NAME_DEADLINE_S = 15.0
 """How long a node waits for its name: the session of a killed process ends after the session time-out."""
 
@@ -72,6 +77,8 @@ class Callbacks:
     """Make a sentence known, in the history and elsewhere."""
     linked: Callable[[], Collection[NodeId]]
     """The nodes that this one has been linked to."""
+    connected: Callable[[], Collection[NodeId]]
+    """The nodes that this one is linked to at this moment."""
 
 
 class Coordination:
@@ -94,7 +101,11 @@ class Coordination:
         self._callbacks = callbacks
         self._name_deadline_s = name_deadline_s
         self._programs = programs
-        self._controller = Controller(client, flow, me.node, programs, settings, callbacks.tell, callbacks.linked)
+        self._controller = Controller(
+            client, flow, me.node, programs, settings, callbacks.tell, callbacks.linked, callbacks.connected
+        )
+        self._suspicions: dict[NodeId, Suspicion] = {}
+        self._to_be_written = threading.Event()
         self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(JOB_LIMIT)
         self._closed = threading.Event()
         self._changed = threading.Event()
@@ -105,11 +116,12 @@ class Coordination:
 
     def start(self) -> None:
         """Join the flow; raises UnbrokenError if the name is taken."""
-        for part in ("members", "history", "stopped", "caught-up", "draining", "renewed", "switched", "code"):
+        for part in PARTS:
             self._client.ensure_path(f"{self._root}/{part}")
         self._register_at_last()
         self._client.add_listener(self._state_changed)
         self._client.ChildrenWatch(f"{self._root}/members", self._on_members)
+        self._client.ChildrenWatch(f"{self._root}/suspected", self._on_suspected)
         # What is read first must not be older than what others acted on before this process began.
         self._client.sync(self._root)
         self._client.DataWatch(f"{self._root}/layout", self._on_layout)
@@ -139,6 +151,17 @@ class Coordination:
     def switched(self, shard: ShardId) -> None:
         """Let the controller know that a shard's results have taken the place of its predecessor's."""
         self._jobs.put(lambda: self._publish(f"switched/{shard}", b""))
+
+    def suspects(self, node: NodeId, reason: str) -> None:
+        """Let the controller know that this node gets no answer from another one, for as long as that is so."""
+        found = Suspicion(node, self._me.node, reason[:REASON_LIMIT])
+        self._suspicions = {**self._suspicions, node: found}
+        self._ask_to_write_suspicions()
+
+    def trusts(self, node: NodeId) -> None:
+        """Take back what was said about another node."""
+        self._suspicions = {suspect: found for suspect, found in self._suspicions.items() if suspect != node}
+        self._ask_to_write_suspicions()
 
     def close(self) -> None:
         self._closed.set()
@@ -191,11 +214,16 @@ class Coordination:
         log.info("ZooKeeper session: %s", state)
         if state == KazooState.CONNECTED and not self._closed.is_set():
             self._jobs.put(self._register)
+            # Those of an earlier session have vanished with it.
+            self._ask_to_write_suspicions()
 
     # --- watches --------------------------------------------------------------------------------------
 
     def _on_members(self, names: list[str]) -> None:
         self._jobs.put(self._refresh_members)
+
+    def _on_suspected(self, names: list[str]) -> None:
+        self._changed.set()
 
     def _refresh_members(self) -> None:
         self._callbacks.members(read_members(self._client, self._flow))
@@ -242,6 +270,37 @@ class Coordination:
                 break
         data, stat = self._client.get(path)
         self._callbacks.in_sync(in_sync_from(data, stat.version))
+
+    def _ask_to_write_suspicions(self) -> None:
+        # One job that waits is enough for all changes: links that come and go must not fill the queue.
+        if not self._to_be_written.is_set():
+            self._to_be_written.set()
+            self._jobs.put(self._write_suspicions)
+
+    def _write_suspicions(self) -> None:
+        """Make this node's documents say what it suspects at this moment, whatever they said before."""
+        self._to_be_written.clear()
+        wanted = {found.name: found for found in self._suspicions.values()}
+        for found in read_suspicions(self._client, self._flow):
+            if found.by == self._me.node and not (wanted.get(found.name) == found and self._is_mine(found)):
+                self._delete(f"suspected/{found.name}")
+        for name, found in wanted.items():
+            try:
+                self._client.create(f"{self._root}/suspected/{name}", found.to_bytes(), ephemeral=True)
+            except NodeExistsError:
+                continue
+
+    def _is_mine(self, found: Suspicion) -> bool:
+        """Whether a document will stay as long as this session: one that an earlier one has left would vanish."""
+        stat = self._client.exists(f"{self._root}/suspected/{found.name}")
+        session = self._client.client_id
+        return stat is not None and session is not None and stat.ephemeralOwner == session[0]
+
+    def _delete(self, name: str) -> None:
+        try:
+            self._client.delete(f"{self._root}/{name}")
+        except NoNodeError:
+            return
 
     def _publish(self, name: str, data: bytes) -> None:
         try:

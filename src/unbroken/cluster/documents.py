@@ -7,6 +7,7 @@
 | ``in-sync`` | ingress nodes, compare-and-set | the members of the ingress and its leader |
 | ``topology`` | the controller, with the first layout | what subscribers have to know about the flow |
 | ``stopped/<replica>`` | whoever sees it | why a replica does not go on although its node is well |
+| ``suspected/<node>~<by>`` | the node that misses another, ephemeral | who does not answer whom, and why |
 | ``caught-up/<replica>`` | the replica's node | a joining replica keeps up with its peers |
 | ``draining/<node>`` | `unbroken drain` | this node is to be left |
 | ``renewed/<replica>`` | `unbroken reinit` | this replica is to be built again |
@@ -61,6 +62,26 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Suspicion:
+    """A node that does not answer another, as that one says; gone with the session of the one who says so."""
+
+    suspect: NodeId
+    by: NodeId
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.suspect}~{self.by}"
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Suspicion:
+        return cls(**json.loads(data))
+
+
+@dataclass(frozen=True)
 class SinkInfo:
     """Where the results of a sink come from, and whether clients may subscribe to it."""
 
@@ -110,6 +131,10 @@ def read_stopped(client: KazooClient, flow: str) -> dict[ReplicaId, str]:
     """Replicas that stopped on their own, and why."""
     found = _children(client, f"{root_of(flow)}/stopped")
     return {ReplicaId.parse(name): data.decode(errors="replace") for name, data in found.items()}
+
+
+def read_suspicions(client: KazooClient, flow: str) -> list[Suspicion]:
+    return [Suspicion.from_bytes(data) for data in _children(client, f"{root_of(flow)}/suspected").values()]
 
 
 def read_in_sync(client: KazooClient, flow: str) -> InSync | None:

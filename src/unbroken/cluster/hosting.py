@@ -9,7 +9,16 @@ from unbroken.cluster.delivery import SinkWorkers
 from unbroken.cluster.ingress_service import IngressService
 from unbroken.connectors.base import SinkConnector
 from unbroken.protocol.ids import ReplicaId, StreamId, generation_of
-from unbroken.protocol.instructions import Deliver, GiveUp, ReportCaughtUp, ReportSwitched, StopReplica
+from unbroken.protocol.instructions import (
+    BeginReplica,
+    Deliver,
+    GiveUp,
+    ReportCaughtUp,
+    ReportSwitched,
+    StopReplica,
+    Suspect,
+    Trust,
+)
 from unbroken.protocol.layout import INGRESS, Layout
 from unbroken.protocol.recovery import ReplicaState
 
@@ -39,12 +48,16 @@ class Hosting:
             replica
             for replica in placed
             if replica not in present | layout.joining
-            and replica in topology.replicas_of(replica.shard)
+            and replica.index < topology.replicas[replica.shard.part] + topology.strategy(replica.shard.part).holding
             and generation_of(replica.shard.part) == 1
             and not dirs.begun(replica)
         ]
         dirs.begin(first)
         return {replica: dirs.state(replica) for replica in placed if replica in present | set(first)}
+
+    def begin_anew(self, step: BeginReplica) -> None:
+        """A replica begins with nothing but what its producers have kept."""
+        self._node.dirs.begin_anew(step.replica, step.base)
 
     def start(self, replica: ReplicaId) -> None:
         """Start what a replica runs on what its directory holds; a query that has failed is started again."""
@@ -92,6 +105,18 @@ class Hosting:
         """A replica of another node holds up more than it is worth."""
         self._node.tell(f"{step.replica} is to be built again: {step.reason}")
         self._tell_controller(step.replica, step.reason)
+
+    def suspect(self, step: Suspect) -> None:
+        """The node of a replica that follows one of this node in its ring does not answer."""
+        self._node.tell(f"{self._node.name} suspects {step.node}: {step.reason}")
+        if self._node.coordination is not None:
+            self._node.coordination.suspects(step.node, step.reason)
+
+    def trust(self, step: Trust) -> None:
+        what = f"hears {step.node} again" if step.heard else f"does not watch {step.node} any more"
+        self._node.tell(f"{self._node.name} {what}")
+        if self._node.coordination is not None:
+            self._node.coordination.trusts(step.node)
 
     def sink_writes(self, stream: StreamId) -> int:
         """Units of a stream that this node put into the sink itself."""

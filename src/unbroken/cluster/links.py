@@ -24,11 +24,12 @@ class Links:
         self._node = node
         self._links: dict[NodeId, Link] = {}
         self._known: set[NodeId] = {node.name}
+        self._connected: set[NodeId] = {node.name}
         self._latest = Latest()
         self._lock = threading.Lock()
         self._handlers = LinkHandlers(
             up=self._up,
-            lost=lambda peer: node.post(LinkLost(peer)),
+            lost=self._lost,
             unit=lambda peer, header, data: node.post(UnitArrived(header, peer, len(data)), data),
         )
 
@@ -36,6 +37,11 @@ class Links:
     def known(self) -> set[NodeId]:
         """The nodes that have been linked to at some time."""
         return set(self._known)
+
+    @property
+    def connected(self) -> set[NodeId]:
+        """The nodes whose links are up at this moment."""
+        return set(self._connected)
 
     def connect(self, members: Mapping[NodeId, Member]) -> None:
         """Link to members that came or moved. One that left ZooKeeper may still be well: its link stays."""
@@ -67,7 +73,12 @@ class Links:
 
     def _up(self, peer: NodeId) -> None:
         self._known.add(peer)
+        self._connected.add(peer)
         self._node.post(LinkUp(peer))
+
+    def _lost(self, peer: NodeId) -> None:
+        self._connected.discard(peer)
+        self._node.post(LinkLost(peer))
 
     def _link_to(self, member: Member) -> None:
         link = self._links.get(member.node)

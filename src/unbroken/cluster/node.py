@@ -54,6 +54,7 @@ from unbroken.protocol.ingress import InSync, ProposeInSync
 from unbroken.protocol.instructions import (
     AbandonFetch,
     AnswerGate,
+    BeginReplica,
     CommitEntry,
     Deliver,
     DropInbox,
@@ -74,6 +75,8 @@ from unbroken.protocol.instructions import (
     StartReplica,
     StopReplica,
     StoreUnit,
+    Suspect,
+    Trust,
 )
 from unbroken.protocol.layout import Layout
 from unbroken.protocol.messages import Message
@@ -140,6 +143,7 @@ class Node:
             PersistEntry: lambda step, _: self._persist(step),
             CommitEntry: lambda step, _: self._require_ingress().commit(step.entry),
             ProposeInSync: lambda step, _: self._propose(step),
+            BeginReplica: lambda step, _: self.hosting.begin_anew(step),
             StartReplica: lambda step, _: self.hosting.start(step.replica),
             StopReplica: lambda step, _: self.hosting.stop(step),
             DropReplica: lambda step, _: self.hosting.drop(step.replica),
@@ -150,6 +154,8 @@ class Node:
             ReportCaughtUp: lambda step, _: self.hosting.caught_up(step),
             ReportSwitched: lambda step, _: self.hosting.switched(step),
             GiveUp: lambda step, _: self.hosting.give_up(step),
+            Suspect: lambda step, _: self.hosting.suspect(step),
+            Trust: lambda step, _: self.hosting.trust(step),
             Report: lambda step, _: self.tell(step.sentence),
         }
 
@@ -358,8 +364,10 @@ class Node:
             raise UnbrokenError(f"{replica}: the input of micro-batch {number} is not here")
         return CutInfo(header.pulse, header.cut_ms, header.final, header.generation)
 
-    def produced(self, replica: ReplicaId, number: int, headers: tuple[UnitHeader, ...]) -> None:
-        self.post(Produced(replica, number, headers))
+    def produced(
+        self, replica: ReplicaId, number: int, headers: tuple[UnitHeader, ...], watermark_ms: float = 0.0
+    ) -> None:
+        self.post(Produced(replica, number, headers, watermark_ms))
 
     # --- carrying out ---------------------------------------------------------------------------------
 

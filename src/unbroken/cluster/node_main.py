@@ -72,14 +72,13 @@ def run_node(options: NodeOptions) -> None:
     _let_workers_import(options.flow_file.resolve().parent)
     session = start_session(f"unbroken-{flow.name}-{options.name}", flow.settings, options.spark_master, options.host)
     client = connect(options.zookeeper, flow.settings.session_timeout / 1000)
-    first = Program.first(flow, topology, str(options.flow_file.resolve()), options.flow_file.read_text())
     programs = Programs(
-        first,
+        Program.first(flow, topology, str(options.flow_file.resolve()), options.flow_file.read_text()),
         flow,
         lambda generation: read_program(client, flow.name, generation),
-        lambda flow, order: analyse(flow, order, session).schemas,
+        lambda flow, order: analyse(flow, order, session),
     )
-    programs.load_first()
+    first = programs.load_first()
     log.info("Spark is up and the flow is analysed after %.1f s", time.monotonic() - started)
     node = Node(options.name, flow, programs, dirs, options.token, options.host, options.port)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -95,7 +94,14 @@ def run_node(options: NodeOptions) -> None:
         disk=disk,
         standby=options.standby,
     )
-    callbacks = Callbacks(node.on_members, node.on_layout, node.on_in_sync, node.tell, lambda: node.links.known)
+    callbacks = Callbacks(
+        node.on_members,
+        node.on_layout,
+        node.on_in_sync,
+        node.tell,
+        linked=lambda: node.links.known,
+        connected=lambda: node.links.connected,
+    )
     tuned = flow.settings
     grace_s = tuned.return_grace / 1000
     control = ControlSettings(tuned.nodes, tuned.transfers, grace_s, restorable=tuned.snapshots is not None)

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from unbroken.cluster.documents import read_names, root_of
-from unbroken.errors import UnbrokenError
+from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow import Dataflow
 from unbroken.plan import load_text
 from unbroken.program import Consumer, Program, consumers, merged
 from unbroken.protocol.ids import ShardId, segment_of
 from unbroken.protocol.layout import Layout, Topology
+from unbroken.spark.analysis import Analysis
+from unbroken.spark.horizon import reaches_further, settled
 from unbroken.spark.runner import SegmentCode
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-Schemas = Callable[[Dataflow, tuple[str, ...]], "Mapping[str, StructType]"]
-"""Asks Spark for the schemas of a flow's parts, given the order of its segments."""
+Analyse = Callable[[Dataflow, tuple[str, ...]], Analysis]
+"""Asks Spark what it says of a flow, given the order of its segments."""
 
 
 class Programs:
@@ -33,22 +32,30 @@ class Programs:
     Safe to use from several threads.
     """
 
-    def __init__(self, first: Program, flow: Dataflow, fetch: Callable[[int], Program], schemas: Schemas) -> None:
+    def __init__(self, first: Program, flow: Dataflow, fetch: Callable[[int], Program], analyse: Analyse) -> None:
         self._known = {first.generation: first}
         self._flows = {first.generation: flow}
-        self._found: dict[int, Mapping[str, StructType]] = {}
+        self._found: dict[int, Analysis] = {}
         self._fetch = fetch
-        self._schemas = schemas
+        self._analyse = analyse
         self._lock = threading.RLock()
         self._running: tuple[Program, ...] = (first,)
         self._version = 0
         self._topology = merged(self._running)
         self._consumers: dict[str, tuple[Consumer, ...]] = {}
 
-    def load_first(self) -> None:
-        """Let Spark look at what the node begins with; raises FlowError with all that is wrong with it."""
+    def load_first(self) -> Program:
+        """Let Spark look at what the node begins with; the same program with what only Spark can tell.
+
+        Raises FlowError with all that is wrong with it.
+        """
         with self._lock:
-            self._load(self._running[0])
+            given = self._running[0]
+            _, analysis = self._load(given)
+            first = replace(given, topology=settled(given.topology, analysis.horizons))
+            self._known[first.generation] = first
+            self._running, self._topology, self._consumers = (first,), merged((first,)), {}
+            return first
 
     def knows(self, generations: Sequence[int]) -> bool:
         with self._lock:
@@ -74,7 +81,7 @@ class Programs:
         kept = {1, *(program.generation for program in self._running)}
         self._known = {generation: program for generation, program in self._known.items() if generation in kept}
         self._flows = {generation: flow for generation, flow in self._flows.items() if generation in kept}
-        self._found = {generation: schemas for generation, schemas in self._found.items() if generation in kept}
+        self._found = {generation: analysis for generation, analysis in self._found.items() if generation in kept}
 
     def _programs(self, generations: Sequence[int]) -> tuple[Program, ...]:
         for generation in generations:
@@ -109,24 +116,41 @@ class Programs:
             program = next((p for p in reversed(self._running) if shard.part in p.topology.segments), None)
             if program is None:
                 raise UnbrokenError(f"no generation of the code that runs has a part {shard.part}")
-            flow, schemas = self._load(program)
+            flow, analysis = self._load(program)
         segment = flow.segments[segment_of(shard.part)]
         inputs = program.topology.inputs(shard)
         streams = {
             name: tuple(stream for stream in inputs if stream.producer.part == program.part(name))
             for name in segment.inputs
         }
-        return SegmentCode(segment, {name: schemas[name] for name in segment.inputs}, streams)
+        return SegmentCode(segment, {name: analysis.schemas[name] for name in segment.inputs}, streams)
 
-    def _load(self, program: Program) -> tuple[Dataflow, Mapping[str, StructType]]:
+    def _load(self, program: Program) -> tuple[Dataflow, Analysis]:
         generation = program.generation
         if generation not in self._flows:
             self._flows[generation] = load_text(Path(program.file), program.text, generation)
         flow = self._flows[generation]
         if generation not in self._found:
             order = tuple(segment_of(part) for part in program.topology.segments)
-            self._found[generation] = self._schemas(flow, order)
+            analysis = self._analyse(flow, order)
+            if generation > 1:
+                _refuse_what_reaches_further(flow, program, analysis)
+            self._found[generation] = analysis
         return flow, self._found[generation]
+
+
+def _refuse_what_reaches_further(flow: Dataflow, program: Program, analysis: Analysis) -> None:
+    """A program that follows another has its strategies. State that needs more than they keep could not be built again
+    from what producers have let go already; for state that needs less, they keep a little too much."""
+    problems = []
+    for part, strategy in program.topology.strategies.items():
+        name = segment_of(part)
+        missing = reaches_further(strategy, analysis.horizons[name]) if name in analysis.horizons else None
+        if missing is not None:
+            remedy = "keep the windows and watermarks of the code before it, or make this change with a fresh start"
+            problems.append(Problem(flow.segments[name].where, missing, remedy))
+    if problems:
+        raise FlowError(problems)
 
 
 # --- documents --------------------------------------------------------------------------------------------

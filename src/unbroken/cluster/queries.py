@@ -47,6 +47,7 @@ class Queries:
             gate=node.server.address,
             token=node.token,
             checkpoint=node.dirs.checkpoint,
+            base=node.dirs.base,
             cut_info=node.cut_info,
             produced=node.produced,
             consumers=node.programs.consumers,

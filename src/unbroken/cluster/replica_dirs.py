@@ -22,11 +22,15 @@ from unbroken.transport.store import UnitStore, stored_headers, unit_name
 
 IDENTITY = "identity.json"
 
+BASE = "base"
+"""File of a replica that began with unit ``base + 1`` of its input instead of the first."""
+
 
 class ReplicaDirs:
     """Where a node keeps its things.
 
-    ``replicas/<replica>/`` holds ``checkpoint/`` or, for the ingress, ``log/``; ``inbox/`` and ``outbox/``. It is whole
+    ``replicas/<replica>/`` holds ``checkpoint/`` or, for the ingress, ``log/``; ``inbox/`` and ``outbox/``. Batch b
+    of its checkpoint is unit ``base + b + 1`` of its input (``base`` is 0 unless a file says so). All of it is whole
     whenever it is there: a copy that is under way grows in ``incoming/`` and is renamed. ``pins/`` holds what is kept
     for copies to other nodes.
     """
@@ -105,7 +109,7 @@ class ReplicaDirs:
         if replica.shard == INGRESS:
             return self._ingress_state(replica, outbox, admission)
         repair(self.checkpoint(replica))
-        committed = committed_batches(self.checkpoint(replica))
+        committed = self.base(replica) + committed_batches(self.checkpoint(replica))
         inboxes: dict[StreamId, tuple[UnitHeader, ...]] = {}
         for stream, headers in stored_headers(self.store.inbox_dir(replica)).items():
             inboxes[stream] = tuple(header for header in headers if header.number > committed)
@@ -114,13 +118,36 @@ class ReplicaDirs:
                     self.store.drop(self.store.inbox_path(replica, stream, header.number))
         return ReplicaState(committed, self._stored(replica, outbox, committed), inboxes)
 
-    def adopt(self, replica: ReplicaId) -> None:
-        """A copy is complete: it becomes the replica's directory."""
+    def base(self, replica: ReplicaId) -> int:
+        try:
+            return int((self.replicas / str(replica) / BASE).read_text())
+        except FileNotFoundError:
+            return 0
+
+    def begin_anew(self, replica: ReplicaId, base: int) -> None:
+        """Make the directory of a replica that begins with nothing at unit ``base + 1`` of its input."""
+        self.drop(replica)
+        incoming = self.incoming(replica)
+        incoming.mkdir(parents=True)
+        (incoming / BASE).write_text(str(base))
+        self.adopt(replica)
+
+    def adopt(self, replica: ReplicaId, keep: bool = False) -> None:
+        """A copy is complete: it becomes the replica's directory.
+
+        With ``keep`` it also stays where it has come to, so that a later one has less to bring.
+        """
         target = self.replicas / str(replica)
-        if target.exists():
-            shutil.rmtree(target)
         self.replicas.mkdir(parents=True, exist_ok=True)
-        self.incoming(replica).rename(target)
+        source = self.incoming(replica)
+        if keep:
+            source = self.root / f"dropped-{uuid.uuid4().hex}"
+            shutil.copytree(self.incoming(replica), source, copy_function=os.link)
+        doomed = self.root / f"dropped-{uuid.uuid4().hex}"
+        if target.exists():
+            target.rename(doomed)
+        source.rename(target)
+        shutil.rmtree(doomed, ignore_errors=True)
 
     def drop(self, replica: ReplicaId) -> None:
         """Remove everything of a replica. Renamed first, so that half a directory is never taken for a whole one."""

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unbroken.cluster.replica_dirs import BASE
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.events import FetchFailed, PinAsked, StateArrived
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
@@ -58,6 +59,7 @@ class Transfers:
         self._asked: dict[int, Future[Pinned]] = {}
         self._tickets = itertools.count(1)
         self._fetches: dict[ReplicaId, threading.Event] = {}
+        self._adopting = threading.Lock()
         self.under_way: dict[ReplicaId, Fetch] = {}
 
     # --- donor ----------------------------------------------------------------------------------------
@@ -97,6 +99,8 @@ class Transfers:
                     kept = target / source.relative_to(dirs.replicas / str(step.replica))
                     kept.parent.mkdir(parents=True, exist_ok=True)
                     os.link(source, kept)
+            if (begun := dirs.replicas / str(step.replica) / BASE).exists():
+                os.link(begun, target / BASE)
             if step.replica.shard == INGRESS and self._node.ingress is not None:
                 self._node.ingress.pin(target / "log")
         except (OSError, UnbrokenError) as error:
@@ -114,9 +118,10 @@ class Transfers:
 
     def _finish_pin(self, step: PinState, pin_id: str, target: Path, future: Future[Pinned]) -> None:
         try:
-            if step.replica.shard != INGRESS and step.version:
+            batches = step.version - self._node.dirs.base(step.replica)
+            if step.replica.shard != INGRESS and batches:
                 source = self._node.dirs.checkpoint(step.replica)
-                checkpoints.pin(source, target / "checkpoint", step.version)
+                checkpoints.pin(source, target / "checkpoint", batches)
             facts: dict[str, Any] = {"replica": str(step.replica), "version": step.version}
             if step.admission is not None:
                 facts["admission"] = asdict(step.admission)
@@ -137,7 +142,8 @@ class Transfers:
     def abandon(self, replica: ReplicaId) -> None:
         stop = self._fetches.pop(replica, None)
         if stop is not None:
-            stop.set()
+            with self._adopting:  # whoever goes on with what is there must not find it replaced
+                stop.set()
 
     def look(self) -> None:
         """Let go of pins that nobody reads from any more."""
@@ -151,9 +157,11 @@ class Transfers:
     def _fetch(self, step: FetchState, stop: threading.Event) -> None:
         try:
             size, facts = self._copy(step, stop)
-            if stop.is_set():
-                return
-            self._node.dirs.adopt(step.replica)
+            with self._adopting:
+                if stop.is_set():
+                    return
+                if not self._is_own(step):
+                    self._node.dirs.adopt(step.replica, keep=step.held)
             admission = Admission(**facts["admission"]) if "admission" in facts else None
             state = self._node.dirs.state(step.replica, admission)
             self._node.post(StateArrived(step.replica, state, step.donor, size))
@@ -167,9 +175,15 @@ class Transfers:
         finally:
             self.under_way.pop(step.replica, None)
 
+    def _is_own(self, step: FetchState) -> bool:
+        """Whether the state is that of the copy that this node holds."""
+        return step.donor == self._node.name and step.shard == step.replica.shard
+
     def _copy(self, step: FetchState, stop: threading.Event) -> tuple[int, Mapping[str, Any]]:
         """Bring the donor's files into the incoming directory: bytes that came over the wire, and the donor's facts."""
         target = self._node.dirs.incoming(step.replica)
+        if self._is_own(step):
+            return 0, {}
         if step.donor is None:
             shutil.rmtree(target, ignore_errors=True)
             return self._node.restore_snapshot(step.replica, target), {}

@@ -52,8 +52,9 @@ class WarmUp:
             around,
             store=store,
             checkpoint=lambda replica: self._root / str(replica) / "checkpoint",
+            base=lambda _replica: 0,
             cut_info=lambda _replica, number: CutInfo(number, number, False),
-            produced=lambda _replica, _number, _headers: None,
+            produced=lambda _replica, _number, _headers, _watermark_ms: None,
         )
         self._done: dict[str, threading.Event] = {}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from unbroken.connectors.push import Push
 from unbroken.connectors.sinks import Client
 from unbroken.errors import FlowError, Problem, UnbrokenError
-from unbroken.flow import Dataflow, Segment
+from unbroken.flow import Dataflow, Redundancy, Segment
 from unbroken.network.base import Key, Place
 from unbroken.network.document import Entry, NotYaml, Value, read_document
 from unbroken.network.mistakes import Mistakes, choices
@@ -107,7 +107,7 @@ class _Builder:
                 flow.sinks[name] = replace(sink, input=next(iter(flow.segments)))
         if unsure:
             # What nobody seems to read may be meant by an input that is not known.
-            flow.segments["?"] = Segment("?", _first, tuple(known), {}, 1, 1, "append", None, "?")
+            flow.segments["?"] = Segment("?", _first, tuple(known), {}, 1, Redundancy(), "append", None, "?")
             flow.sinks["?"] = replace(next(iter(flow.sinks.values())), name="?", input="?")
         try:
             build_topology(flow, ANY_NODES)

@@ -1,4 +1,4 @@
-"""How long a node may be out of sight before it counts as lost."""
+"""How long a node may be out of sight before it counts as lost, and who is suspected before."""
 
 from __future__ import annotations
 
@@ -43,6 +43,37 @@ class Absence:
         if self.me in layout.nodes:
             out.setdefault(self.me, layout.nodes[self.me])
         return out
+
+    def suspects(
+        self,
+        members: Mapping[NodeId, str],
+        suspected: Mapping[NodeId, Collection[NodeId]],
+        connected: Collection[NodeId],
+    ) -> frozenset[NodeId]:
+        """The members that ZooKeeper still has, although somebody else gets no answer and this one has no link either.
+
+        ``suspected`` says who is suspected by whom, ``connected`` whom this one is linked to at this moment. What is
+        said by nodes that are not there does not count.
+        """
+        there = {*members, self.me}
+        doubts = {node: there & set(by) - {node} for node, by in suspected.items()}
+        unseen = set(members) - {*connected, self.me}
+        return frozenset(
+            node
+            for node in unseen & set(doubts)
+            if any(self._believes(by, node, doubts, by in connected) for by in doubts[node])
+        )
+
+    def _believes(self, by: NodeId, suspect: NodeId, doubts: Mapping[NodeId, set[NodeId]], connected: bool) -> bool:
+        """Whether what one node says about another counts, given who is doubted by whom.
+
+        Of two that doubt each other the one with a link to the controller is right. The controller itself is, too,
+        unless a third one doubts it: then it is probably the one that is cut off.
+        """
+        against = doubts.get(by, set())
+        if by == self.me:
+            return not against - {suspect}
+        return connected or not against
 
     def given_up(self, now_s: float) -> frozenset[NodeId]:
         """Nodes that are not expected to return."""

@@ -22,10 +22,14 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Promise:
-    """A producer keeps every unit after ``base`` for the newcomer; ``last`` was its newest when it said so."""
+    """A producer keeps every unit after ``base`` for the newcomer; ``last`` was its newest when it said so.
+
+    One that begins with nothing but these units has the right results after its own unit ``valid``, if any.
+    """
 
     base: int
     last: int
+    valid: int | None = None
 
 
 @dataclass
@@ -53,14 +57,16 @@ class CatchUp:
     fetched_ms: float = 0.0
     version: int = 0
     resumed: bool = False
+    anew: bool = False
+    complained: bool = False
 
     def claims(self, producers: Mapping[StreamId, Collection[NodeId]]) -> list[tuple[StreamId, NodeId]]:
         """The promises that are still to be asked for, given the producers that can be reached."""
         wanted = [(stream, node) for stream in self.inputs for node in sorted(producers[stream])]
         return [claim for claim in wanted if claim not in self.promised]
 
-    def claimed(self, stream: StreamId, node: NodeId, base: int, last: int) -> None:
-        self.promised[stream, node] = Promise(base, last)
+    def claimed(self, stream: StreamId, node: NodeId, base: int, last: int, valid: int | None = None) -> None:
+        self.promised[stream, node] = Promise(base, last, valid)
 
     @property
     def least(self) -> int:
@@ -83,15 +89,34 @@ class CatchUp:
         A promise outlives the link and the process it came by, because it follows from the layout.
         """
         self.retry_ms = {donor: due for donor, due in self.retry_ms.items() if now_ms < due}
-        if self.phase is not Phase.CLAIMING or self.claims(producers):
-            return None
-        if any(not producers[stream] for stream in self.inputs):
+        if not self._promised_by(producers):
             return None
         for donor in donors:
             if donor not in self.retry_ms:
                 self.phase, self.donor = Phase.FETCHING, donor
                 return (donor,)
         return None
+
+    def begin_anew(self, producers: Mapping[StreamId, Collection[NodeId]], now_ms: float) -> tuple[int, int] | None:
+        """Begin with nothing but what producers have kept: after which unit, and after which results are right."""
+        if not self._promised_by(producers) or self.lacking():
+            return None
+        enough = [promise for promise in self.promised.values() if promise.valid is not None]
+        self.phase, self.anew = Phase.CATCHING_UP, True
+        self.version, self.fetched_ms = max([promise.base for promise in enough], default=0), now_ms
+        return self.version, max([promise.valid or 0 for promise in enough], default=0)
+
+    def lacking(self) -> list[StreamId]:
+        """Streams of which those that have promised keep too little to begin anew."""
+        enough = {stream for (stream, _), promise in self.promised.items() if promise.valid is not None}
+        short = {stream for stream, _ in self.promised} - enough
+        return sorted(short)
+
+    def _promised_by(self, producers: Mapping[StreamId, Collection[NodeId]]) -> bool:
+        """Whether every producer that can be reached has promised, and there is one for each stream."""
+        if self.phase is not Phase.CLAIMING or self.claims(producers):
+            return False
+        return all(producers[stream] for stream in self.inputs)
 
     def failed(self, now_ms: float) -> None:
         """The transfer failed: another donor, or the same one a little later."""
@@ -124,6 +149,9 @@ class CatchUp:
         if self.resumed:
             went_on = f"{self.replica} went on from its disk at version {self.version}"
             return f"{went_on} and caught up in {(now_ms - self.fetched_ms) / 1000:.1f} s"
+        if self.anew:
+            again = f"{self.replica} has built its state again from unit {self.version + 1} of its input on"
+            return f"{again} in {(now_ms - self.fetched_ms) / 1000:.1f} s"
         whence = "its snapshot" if self.donor is None else self.donor
         fetch, run = (self.fetched_ms - self.since_ms) / 1000, (now_ms - self.fetched_ms) / 1000
         return (

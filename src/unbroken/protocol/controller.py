@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, generation_of
 from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
+from unbroken.protocol.strategy import Ha
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Situation:
     are well, ``caught_up`` ones have reported that they keep up. ``in_sync`` are the members of the ingress (empty:
     not known). ``draining`` nodes are to be left, ``renewed`` replicas to be built again from their peers, and a
     shard is not placed on a node it has just failed on (``avoid``). ``restorable`` says that there are snapshots.
+    ``suspected`` nodes do not answer, although ZooKeeper has not given them up.
     ``wished`` is the generation of the code that the flow is to go over to, ``switched`` are the shards whose results
     have taken the place of their predecessors'.
     """
@@ -38,6 +40,7 @@ class Situation:
     restorable: bool = False
     wished: int | None = None
     switched: Collection[ShardId] = ()
+    suspected: frozenset[NodeId] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,12 @@ def next_layout(topology: Topology, situation: Situation, current: Layout, trans
 
     Every shard keeps a counted replica. When all that are left seem to be gone, none of them is dropped: being
     gone may only mean that ZooKeeper lost sight of a node, and what is kept for its replicas is then all that
-    the shard can go on with.
+    the shard can go on with. What one working replica does for all (passive standby, upstream backup) is different:
+    another takes its place at once and in the same step, so that nothing that is kept for the shard is let go.
     """
     work = _Deciding(topology, situation, current)
     work.promote()
+    work.take_over()
     work.drop_lost()
     work.note_nodes()
     work.leave_draining()
@@ -96,13 +101,35 @@ class _Deciding:
         ready = sorted((self.layout.joining & set(self.situation.caught_up)) - self._unwell() - self._outside())
         for replica in ready:
             self.layout = self.layout.with_full([replica])
-            sentence = f"{replica} on {self.layout.placement[replica]} has caught up"
+            done = "holds a copy" if replica in self.layout.held else "has caught up"
+            sentence = f"{replica} on {self.layout.placement[replica]} {done}"
             since = self.layout.short_since.get(replica.shard)
-            if since is not None and len(self._healthy(replica.shard)) >= self._wanted(replica.shard):
+            if since is not None and not self._short(replica.shard):
                 again = "" if self._coming(replica.shard) else " again"
                 took_s = (self.situation.now_ms - since) / 1000
                 sentence += f"; {replica.shard} is redundant{again} after {took_s:.1f} s"
             self.sentences.append(sentence)
+
+    def take_over(self) -> None:
+        """Put another in the place of a shard's only working replica, as soon as that one is suspected."""
+        for shard in self.topology.placed_shards:
+            strategy = self.topology.strategy(shard.part)
+            if strategy.ha not in (Ha.PASSIVE, Ha.UPSTREAM) or self._coming(shard):
+                continue
+            lost = set(self.layout.working(shard)) & (self._unwell() | self._suspected())
+            if not lost or lost != self.layout.working(shard):
+                continue
+            where = ", ".join(f"{replica} on {self.layout.placement[replica]}" for replica in sorted(lost))
+            copies = sorted(self.layout.holding(shard) - self.layout.joining - self._unwell() - self._suspected())
+            if copies:
+                self.layout = self.layout.without(lost).with_begun(copies[0])
+                node = self.layout.placement[copies[0]]
+                self.sentences.append(f"{where} lost; {copies[0]} takes over on {node} from its copy")
+                continue
+            spare = self._best_node(shard) if strategy.ha is Ha.UPSTREAM else None
+            if spare is not None and self.layout.nodes.get(spare) == self.situation.present[spare]:
+                self.layout, replica = self.layout.without(lost).with_joining(shard, spare)
+                self.sentences.append(f"{where} lost; {replica} takes over on {spare} with what producers kept")
 
     def drop_lost(self) -> None:
         gone, ended = self._gone(), self._ended()
@@ -118,10 +145,13 @@ class _Deciding:
         for replica, node in sorted(self.layout.placement.items()):
             if node not in draining:
                 continue
-            elsewhere = [r for r in self._healthy(replica.shard) if self.layout.placement[r] not in draining]
+            held = replica in self.layout.held
+            alike = self._copies(replica.shard) if held else self._healthy(replica.shard)
+            elsewhere = [r for r in alike if self.layout.placement[r] not in draining]
             needed = replica in self._last_of_their_shards({replica})
             # One that is only waited for to finish is left where it is for so long.
-            enough = len(elsewhere) >= max(1, self._wanted(replica.shard))
+            wanted = self._wanted_copies(replica.shard) if held else self._wanted(replica.shard)
+            enough = len(elsewhere) >= max(1, wanted)
             if (replica in self.layout.joining and not needed) or enough:
                 self.layout = self.layout.without([replica])
                 if not self.layout.hosted(node):
@@ -137,8 +167,9 @@ class _Deciding:
         for replica in sorted(set(self.situation.renewed) & set(self.layout.placement)):
             node = self.layout.placement[replica]
             if node in fit and self._healthy(replica.shard) - {replica}:
-                layout, newcomer = self.layout.without([replica]).with_joining(replica.shard, node)
-                self.layout = layout
+                smaller = self.layout.without([replica])
+                place = smaller.with_held if replica in self.layout.held else smaller.with_joining
+                self.layout, newcomer = place(replica.shard, node)
                 self.sentences.append(f"{replica} on {node} is built again from its peer as {newcomer}")
 
     def note_nodes(self) -> None:
@@ -161,6 +192,12 @@ class _Deciding:
                 self.layout, replica = self.layout.with_joining(shard, node)
                 why = "for the code that comes" if self._coming(shard) else f"to restore the redundancy of {shard}"
                 self.sentences.append(f"{replica} is placed on {node} {why}")
+            while self._copying(shard) < transfers and self._missing_copies(shard) > 0 and self._healthy(shard):
+                node = self._best_node(shard)
+                if node is None:
+                    break
+                self.layout, replica = self.layout.with_held(shard, node)
+                self.sentences.append(f"{replica} is placed on {node} to hold a copy of {shard}")
 
     def note_shortage(self) -> None:
         """Remember since when a shard is short of replicas, for the sentence that says it is not any more."""
@@ -168,7 +205,7 @@ class _Deciding:
         since = {
             shard: before.get(shard, self.situation.now_ms)
             for shard in self.topology.placed_shards
-            if len(self._healthy(shard)) < self._wanted(shard)
+            if self._short(shard)
         }
         if since != before:
             self.layout = replace(self.layout, short_since=since)
@@ -199,8 +236,19 @@ class _Deciding:
     def _unwell(self) -> set[ReplicaId]:
         return self._gone() | self._wiped() | self._ended()
 
+    def _suspected(self) -> set[ReplicaId]:
+        return {replica for replica, node in self.layout.placement.items() if node in self.situation.suspected}
+
     def _healthy(self, shard: ShardId) -> set[ReplicaId]:
         return set(self.layout.full(shard)) - self._unwell()
+
+    def _copies(self, shard: ShardId) -> set[ReplicaId]:
+        """The held replicas that could take over."""
+        return set(self.layout.holding(shard)) - self.layout.joining - self._unwell()
+
+    def _short(self, shard: ShardId) -> bool:
+        copies = len(self._copies(shard)) < self._wanted_copies(shard)
+        return copies or len(self._healthy(shard)) < self._wanted(shard)
 
     def _last_of_their_shards(self, doomed: set[ReplicaId]) -> set[ReplicaId]:
         """Replicas that stay counted because their shard might have none without them.
@@ -231,6 +279,14 @@ class _Deciding:
             return 0
         return self.topology.replicas[shard.part]
 
+    def _wanted_copies(self, shard: ShardId) -> int:
+        return self.topology.strategy(shard.part).holding if self._wanted(shard) else 0
+
+    def _missing_copies(self, shard: ShardId) -> int:
+        staying = {r for r in self._copies(shard) if self.layout.placement[r] not in self.situation.draining}
+        joining = self.layout.joining & self.layout.holding(shard)
+        return self._wanted_copies(shard) - len(staying) - len(joining)
+
     def _coming(self, shard: ShardId) -> bool:
         """Whether a shard runs code whose results do not count yet."""
         return self.layout.generation < generation_of(shard.part)
@@ -255,7 +311,7 @@ class _Deciding:
 
     def _missing(self, shard: ShardId) -> int:
         staying = {r for r in self._healthy(shard) if self.layout.placement[r] not in self.situation.draining}
-        return self._wanted(shard) - len(staying) - len(self.layout.joining & self.layout.counted(shard))
+        return self._wanted(shard) - len(staying) - len(self.layout.joining & self.layout.working(shard))
 
     def _recoverable(self, shard: ShardId) -> bool:
         """Whether somebody can give a newcomer the shard's state."""
@@ -274,7 +330,9 @@ class _Deciding:
         fit = [
             node
             for node in self.situation.present
-            if node not in hosts and node not in self.situation.draining and (shard, node) not in self.situation.avoid
+            if node not in hosts
+            and node not in self.situation.draining | self.situation.suspected
+            and (shard, node) not in self.situation.avoid
         ]
         return min(fit, key=lambda node: (len(self.layout.hosted(node)), node), default=None)
 

@@ -66,11 +66,15 @@ class GateAsked:
 
 @dataclass(frozen=True)
 class Produced:
-    """A replica has written the units of micro-batch (or pulse) ``number``, one per output stream."""
+    """A replica has written the units of micro-batch (or pulse) ``number``, one per output stream.
+
+    ``watermark_ms`` was in force while it was processed.
+    """
 
     replica: ReplicaId
     number: int
     headers: tuple[UnitHeader, ...]
+    watermark_ms: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,9 @@ class Hosting:
         out: list[Instruction] = []
         for replica in self.placed_here():
             state = node.recovered.get(replica)
-            if replica in node.layout.joining:
+            if replica in node.layout.held:
+                out += node.holding.begin(replica, state, now_ms)
+            elif replica in node.layout.joining:
                 out += node.joining.begin(replica, state, now_ms)
             elif state is None:
                 out.append(self.absent(replica))
@@ -68,6 +70,7 @@ class Hosting:
             node.replicas[replica].placed_by(node.layout)
             shards = [replica.shard]
         node.serving.add(replica)
+        node.upstream.open(replica)
         node.comparison.open(replica.shard)
         for stream in [stream for shard in shards for stream in node.topology.outputs(shard)]:
             stored = state.outboxes.get(stream, StoredUnits(state.committed))
@@ -91,6 +94,7 @@ class Hosting:
         """Stop working as ``replica``."""
         node = self.node
         node.outboxes.close(replica)
+        node.upstream.close(replica)
         node.handover.close(replica)
         node.sinks.close(replica)
         node.comparison.close(replica.shard)
@@ -156,7 +160,7 @@ class Hosting:
         """The other nodes with a replica of ``shard``, or of the one that takes its place."""
         node = self.node
         later = node.topology.successor(shard.part)
-        nodes = set(node.layout.nodes_of(shard))
+        nodes = set(node.layout.working_nodes_of(shard))
         if later is not None:
-            nodes |= set(node.layout.nodes_of(ShardId(later, shard.index)))
+            nodes |= set(node.layout.working_nodes_of(ShardId(later, shard.index)))
         return nodes - {node.me}

@@ -85,6 +85,14 @@ class CommitEntry:
 
 
 @dataclass(frozen=True)
+class BeginReplica:
+    """Make an empty directory for a replica whose first micro-batch is unit ``base + 1`` of its input."""
+
+    replica: ReplicaId
+    base: int
+
+
+@dataclass(frozen=True)
 class StartReplica:
     """Start what a replica runs (a query, the ingress) on what its directory holds."""
 
@@ -111,13 +119,16 @@ class FetchState:
     """Copy the state of ``replica``'s shard from ``donor``; report back by ``StateArrived`` or ``FetchFailed``.
 
     Without a donor the shard's last snapshot is taken. What begins with the state of its predecessor names that
-    ``shard``. A state before version ``least`` is of no use: what follows it is not kept.
+    ``shard``. A state before version ``least`` is of no use: what follows it is not kept. A ``held`` copy is brought up
+    to date: most of it is there already, and what was there stays whole until the rest has come. From this very node
+    means to open the copy that it holds.
     """
 
     replica: ReplicaId
     donor: NodeId | None
     shard: ShardId
     least: int = 0
+    held: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,6 +180,22 @@ class GiveUp:
 
 
 @dataclass(frozen=True)
+class Suspect:
+    """Let the controller and the history know that ``node`` does not answer this one."""
+
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Take a suspicion back: ``node`` was heard again, or, if not ``heard``, it is not asked any more."""
+
+    node: NodeId
+    heard: bool = True
+
+
+@dataclass(frozen=True)
 class Report:
     """One sentence for the log and the history."""
 
@@ -187,6 +214,7 @@ Instruction = (
     | PersistEntry
     | CommitEntry
     | ProposeInSync
+    | BeginReplica
     | StartReplica
     | StopReplica
     | DropReplica
@@ -197,5 +225,7 @@ Instruction = (
     | ReportCaughtUp
     | ReportSwitched
     | GiveUp
+    | Suspect
+    | Trust
     | Report
 )

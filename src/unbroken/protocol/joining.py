@@ -11,6 +11,7 @@ from unbroken.protocol.events import FetchFailed, PinAsked, StateArrived
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
 from unbroken.protocol.instructions import (
     AbandonFetch,
+    BeginReplica,
     DropReplica,
     FetchState,
     Instruction,
@@ -22,7 +23,8 @@ from unbroken.protocol.instructions import (
 )
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.messages import Claim, Claimed
-from unbroken.protocol.recovery import ReplicaState
+from unbroken.protocol.recovery import ReplicaState, StoredUnits
+from unbroken.protocol.strategy import Ha
 
 if TYPE_CHECKING:
     from unbroken.protocol.node import NodeProtocol
@@ -41,6 +43,7 @@ class Joining:
     node: NodeProtocol
     joins: dict[ReplicaId, CatchUp] = field(default_factory=dict)
     asked: list[tuple[PinAsked, float]] = field(default_factory=list)
+    copies: set[ReplicaId] = field(default_factory=set)
 
     # --- building a replica here ----------------------------------------------------------------------
 
@@ -56,10 +59,17 @@ class Joining:
         join.resume(state.committed, now_ms)
         return [*self.node.hosting.host(replica, state), *self._ask_for_claims(join)]
 
+    def begin_with_copy(self, join: CatchUp, now_ms: float) -> list[Instruction]:
+        """A replica whose state was held here goes to work; its producers have long promised."""
+        self.joins[join.replica] = join
+        self.copies.add(join.replica)
+        join.since_ms = now_ms
+        return self._ask_for_claims(join)
+
     def claimed(self, sender: NodeId, message: Claimed) -> list[Instruction]:
         join = self.joins.get(message.replica)
         if join is not None:
-            join.claimed(message.stream, sender, message.base, message.last)
+            join.claimed(message.stream, sender, message.base, message.last, message.valid)
         return []
 
     def link_up(self, node: NodeId) -> list[Instruction]:
@@ -79,6 +89,7 @@ class Joining:
         if join is None or join.phase is not Phase.FETCHING:
             # The layout has changed its mind meanwhile.
             return [] if event.replica in self.node.hosted() else [DropReplica(event.replica)]
+        self.copies.discard(event.replica)
         join.arrived(event.state.committed, event.size, now_ms)
         self.node.traffic["state"] += event.size
         return self.node.hosting.host(event.replica, event.state)
@@ -98,6 +109,7 @@ class Joining:
         """Let go of what the layout does not place here, begin with what it lets join."""
         layout, placed = self.node.layout, set(self.node.hosting.placed_here())
         out: list[Instruction] = []
+        out += self.node.holding.layout_changed(placed, now_ms)
         for replica in sorted({*self.node.hosted(), *self.joins} - placed):
             if replica in self.joins and self.joins.pop(replica).phase is Phase.FETCHING:
                 out.append(AbandonFetch(replica))
@@ -105,9 +117,11 @@ class Joining:
                 out.append(Report(f"{replica} on {self.node.me} was replaced and is given up here"))
             self.node.hosting.unhost(replica)
             out.append(DropReplica(replica))
-        for replica in sorted(placed - set(self.node.hosted()) - set(self.joins)):
+        for replica in sorted(placed - layout.held - set(self.node.hosted()) - set(self.joins)):
             if replica in layout.joining:
-                out += self.begin(replica, None, now_ms)
+                copy, steps = self.node.holding.take(replica)
+                begun = self.begin(replica, None, now_ms) if copy is None else self.begin_with_copy(copy, now_ms)
+                out += [*steps, *begun]
             else:
                 out.append(self.node.hosting.absent(replica))
         for replica in [replica for replica in self.joins if replica not in layout.joining]:
@@ -124,6 +138,9 @@ class Joining:
     def tick(self, now_ms: float) -> list[Instruction]:
         out = self._copy_again(now_ms)
         for replica, join in self.joins.items():
+            if self._begins_anew(replica):
+                out += self._begin_anew(join, now_ms)
+                continue
             shard, donors = self._donors(replica)
             found = join.next_donor(self._producers(join), donors, now_ms)
             if found is not None:
@@ -142,6 +159,37 @@ class Joining:
             join.check()
             at_work = join.phase in (Phase.CATCHING_UP, Phase.CAUGHT_UP)
             assert (replica in self.node.hosted()) == at_work, f"{replica} is {join.phase.value}"
+
+    def _begins_anew(self, replica: ReplicaId) -> bool:
+        """Whether a replica has to do with what its producers have kept, because nobody has its state."""
+        layout, part = self.node.layout, replica.shard.part
+        relies = self.node.topology.strategy(part).ha is Ha.UPSTREAM
+        return relies and not layout.full(replica.shard) and layout.generation >= generation_of(part)
+
+    def _begin_anew(self, join: CatchUp, now_ms: float) -> list[Instruction]:
+        if join.phase is Phase.CATCHING_UP and self._keeps_up(join):
+            return [ReportCaughtUp(join.replica, join.finish(now_ms))]
+        found = join.begin_anew(self._producers(join), now_ms)
+        if found is None:
+            return self._complain(join)
+        base, valid = found
+        outboxes = {stream: StoredUnits(valid) for stream in self.node.topology.outputs(join.replica.shard)}
+        state = ReplicaState(base, outboxes)
+        return [BeginReplica(join.replica, base), *self.node.hosting.host(join.replica, state)]
+
+    def _complain(self, join: CatchUp) -> list[Instruction]:
+        """Say once that more nodes were lost than the strategy covers."""
+        short = join.lacking()
+        if not short or join.complained:
+            return []
+        join.complained = True
+        streams = ", ".join(str(stream) for stream in short)
+        return [
+            Report(
+                f"{join.replica} cannot be built again: what its state was made of is not kept any more of {streams}. "
+                "More nodes were lost at once than k_safety allows for; it begins when a node that has it returns."
+            )
+        ]
 
     # --- helping others -------------------------------------------------------------------------------
 
@@ -196,6 +244,8 @@ class Joining:
         The first replica with the code that comes begins with the state of a predecessor, which may be on this node.
         """
         layout, node, shard = self.node.layout, self.node, replica.shard
+        if replica in self.copies:
+            return shard, [node.me]
         if shard == INGRESS:
             # If this node still leads by the documents, the other members learn from its question that it cannot.
             donors = node.sync.members if node.sync.leader == node.me else {node.sync.leader}

@@ -9,6 +9,7 @@ from typing import Any
 
 from unbroken.errors import require
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
+from unbroken.protocol.strategy import Strategy
 
 INGRESS = ShardId("ingress", 0)
 """The shard that keeps the ingress log and reads every source."""
@@ -20,7 +21,8 @@ class Topology:
 
     ``sources`` name the parts read by the ingress, ``segments`` maps each segment to its number of shards,
     ``sinks`` names the parts at the end and ``edges`` holds (producer part, consumer part) pairs.
-    ``replicas`` is the number of copies of each segment's shards and of the ingress.
+    ``replicas`` is the number of copies of each segment's shards and of the ingress that process, ``strategies`` says
+    what else keeps a segment available.
 
     While the code of segments is being replaced, the parts with the code that comes run beside those with the code that
     goes: ``replaces`` maps the former to the latter. Both process every unit; of their results for sinks those count
@@ -34,6 +36,11 @@ class Topology:
     replicas: Mapping[str, int]
     client_sinks: frozenset[str] = frozenset()
     replaces: Mapping[str, str] = field(default_factory=dict)
+    strategies: Mapping[str, Strategy] = field(default_factory=dict)
+
+    def strategy(self, part: str) -> Strategy:
+        """How a part is kept available; unless it says otherwise, by replicas that all do everything."""
+        return self.strategies.get(part) or Strategy(backups=self.replicas.get(part, 1) - 1)
 
     def shards(self, part: str) -> list[ShardId]:
         return [ShardId(part, i) for i in range(self.segments.get(part, 1))]
@@ -98,7 +105,9 @@ class Layout:
 
     ``nodes`` maps each node that takes part to the identity of its disk: a node that comes back under its name with
     another disk has lost what it hosted. ``joining`` replicas have a place but do not count as redundancy yet; what
-    they will need is kept for them. A replica that is lost is not in the document any more, and ``next_index`` sees
+    they will need is kept for them. ``held`` ones do not work: their nodes hold a copy of the shard's state, which is
+    brought up to date from time to time, and what follows it is kept for them; while one joins it has no copy yet.
+    A replica that is lost is not in the document any more, and ``next_index`` sees
     to it that its name is never used again. ``short_since`` says since when (ms since the epoch) a shard has fewer full
     replicas than it should. ``generations`` are those of the code that runs, ``generation`` the one whose results the
     sources ask for from their next pulse on.
@@ -113,6 +122,7 @@ class Layout:
     short_since: Mapping[ShardId, int] = field(default_factory=dict)
     generation: int = 1
     generations: tuple[int, ...] = (1,)
+    held: frozenset[ReplicaId] = frozenset()
 
     def counted(self, shard: ShardId) -> frozenset[ReplicaId]:
         """Everybody for whom units are kept."""
@@ -120,7 +130,15 @@ class Layout:
 
     def full(self, shard: ShardId) -> frozenset[ReplicaId]:
         """The replicas that are as good as each other."""
-        return self.counted(shard) - self.joining
+        return self.counted(shard) - self.joining - self.held
+
+    def working(self, shard: ShardId) -> frozenset[ReplicaId]:
+        """The replicas that process, or will as soon as they can."""
+        return self.counted(shard) - self.held
+
+    def holding(self, shard: ShardId) -> frozenset[ReplicaId]:
+        """The replicas that hold a copy of the state."""
+        return self.counted(shard) & self.held
 
     @cached_property
     def _by_shard(self) -> Mapping[ShardId, frozenset[ReplicaId]]:
@@ -135,12 +153,15 @@ class Layout:
 
     def eldest_on(self, node: NodeId) -> list[ShardId]:
         """The shards of which the oldest full replica is on ``node``: what one replica has to do for all, it does."""
-        hosted = [replica for replica in self.hosted(node) if replica not in self.joining]
+        hosted = [replica for replica in self.hosted(node) if replica not in self.joining | self.held]
         return [replica.shard for replica in hosted if replica == min(self.full(replica.shard))]
 
     def nodes_of(self, shard: ShardId) -> dict[NodeId, ReplicaId]:
         """The nodes that host a replica of ``shard``, oldest replica first."""
         return {self.placement[replica]: replica for replica in sorted(self.counted(shard))}
+
+    def working_nodes_of(self, shard: ShardId) -> dict[NodeId, ReplicaId]:
+        return {self.placement[replica]: replica for replica in sorted(self.working(shard))}
 
     def full_nodes_of(self, shard: ShardId) -> dict[NodeId, ReplicaId]:
         return {self.placement[replica]: replica for replica in sorted(self.full(shard))}
@@ -158,6 +179,7 @@ class Layout:
             version=self.version + 1,
             placement={replica: node for replica, node in self.placement.items() if replica not in dropped},
             joining=self.joining - dropped,
+            held=self.held - dropped,
         )
 
     def with_joining(self, shard: ShardId, node: NodeId) -> tuple[Layout, ReplicaId]:
@@ -171,6 +193,15 @@ class Layout:
             next_index={**self.next_index, shard: replica.index + 1},
         )
         return layout, replica
+
+    def with_held(self, shard: ShardId, node: NodeId) -> tuple[Layout, ReplicaId]:
+        """The layout with one more copy of the state of ``shard``, held by ``node``."""
+        layout, replica = self.with_joining(shard, node)
+        return replace(layout, held=self.held | {replica}), replica
+
+    def with_begun(self, replica: ReplicaId) -> Layout:
+        """The layout in which a held replica goes to work with the state it has."""
+        return replace(self, version=self.version + 1, held=self.held - {replica}, joining=self.joining | {replica})
 
     def with_full(self, replicas: Iterable[ReplicaId]) -> Layout:
         """The layout in which these joining replicas count as redundancy."""
@@ -187,7 +218,7 @@ class Layout:
             require((replica.shard, node) not in taken, f"two replicas of {replica.shard} share {node}")
             require(replica.index < self.next_index[replica.shard], f"{replica} may be used for another replica")
             taken.add((replica.shard, node))
-        require(self.joining <= set(self.placement), "a replica joins that has no place")
+        require(self.joining | self.held <= set(self.placement), "a replica joins or is held that has no place")
         require(self.generation in self.generations, f"the code of generation {self.generation} does not run")
         return True
 
@@ -197,6 +228,7 @@ class Layout:
             "nodes": dict(self.nodes),
             "placement": {str(replica): node for replica, node in sorted(self.placement.items())},
             "joining": sorted(str(replica) for replica in self.joining),
+            "held": sorted(str(replica) for replica in self.held),
             "next_index": {str(shard): index for shard, index in self.next_index.items()},
             "draining": sorted(self.draining),
             "short_since": {str(shard): since for shard, since in self.short_since.items()},
@@ -212,6 +244,7 @@ class Layout:
             placement={ReplicaId.parse(r): node for r, node in value["placement"].items()},
             next_index={ShardId.parse(shard): int(index) for shard, index in value["next_index"].items()},
             joining=frozenset(ReplicaId.parse(r) for r in value["joining"]),
+            held=frozenset(ReplicaId.parse(r) for r in value.get("held", ())),
             draining=frozenset(value["draining"]),
             short_since={ShardId.parse(shard): int(since) for shard, since in value["short_since"].items()},
             generation=int(value["generation"]),
@@ -227,10 +260,15 @@ def chained_placement(topology: Topology, nodes: Mapping[NodeId, str]) -> Layout
     """
     chain = tuple(nodes)
     placement: dict[ReplicaId, NodeId] = {}
+    next_index: dict[ShardId, int] = {}
+    held: set[ReplicaId] = set()
     for position, shard in enumerate(topology.placed_shards):
-        for replica in topology.replicas_of(shard):
+        working = topology.replicas_of(shard)
+        copies = [ReplicaId(shard, len(working) + i) for i in range(topology.strategy(shard.part).holding)]
+        for replica in [*working, *copies]:
             placement[replica] = chain[(position + replica.index) % len(chain)]
-    next_index = {shard: topology.replicas[shard.part] for shard in topology.placed_shards}
-    layout = Layout(version=1, nodes=dict(nodes), placement=placement, next_index=next_index)
+        held.update(copies)
+        next_index[shard] = len(working) + len(copies)
+    layout = Layout(1, dict(nodes), placement, next_index, held=frozenset(held))
     layout.check()
     return layout

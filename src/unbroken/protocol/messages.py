@@ -20,11 +20,18 @@ class Subscribe:
 
 @dataclass(frozen=True)
 class Ack:
-    """Units up to ``through`` are part of my committed state; you may drop them on my account."""
+    """Units up to ``through`` are part of my committed state; you may drop them on my account.
+
+    At ``level`` 1 and above: their effects are safe with so many consumers in a row, and what follows them builds my
+    state again with results that are right after unit ``valid``. One that relies on its producers lets them drop units
+    at the level that its strategy needs, and not before.
+    """
 
     stream: StreamId
     subscriber: str
     through: int
+    level: int = 0
+    valid: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,12 +88,25 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claimed:
-    """Everything after unit ``base`` is kept for ``replica``; unit ``last`` is the newest here."""
+    """Everything after unit ``base`` is kept for ``replica``; unit ``last`` is the newest here.
+
+    A replica that begins with nothing but that has the right results after its unit ``valid``; None if too little is
+    kept for it to begin so.
+    """
 
     stream: StreamId
     replica: ReplicaId
     base: int
     last: int
+    valid: int | None = None
+
+
+@dataclass(frozen=True)
+class Offer:
+    """My replica's state of ``version`` is worth a copy to those that hold one."""
+
+    replica: ReplicaId
+    version: int
 
 
 @dataclass(frozen=True)
@@ -96,6 +116,20 @@ class Serving:
     replica: ReplicaId
 
 
+@dataclass(frozen=True)
+class Ping:
+    """Are you there? Answered at once, whatever else there is to do."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Pong:
+    """I was there when your ping of this number came."""
+
+    number: int
+
+
 Message = (
     Subscribe
     | Unsubscribe
@@ -103,10 +137,13 @@ Message = (
     | Ack
     | Claim
     | Claimed
+    | Offer
     | Serving
     | DigestNote
     | Delivered
     | Progress
+    | Ping
+    | Pong
     | Append
     | AppendAck
     | JoinLog

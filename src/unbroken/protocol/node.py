@@ -32,6 +32,7 @@ from unbroken.protocol.events import (
     UnitArrived,
 )
 from unbroken.protocol.handover import Handover
+from unbroken.protocol.holding import Holding
 from unbroken.protocol.hosting import Hosting
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, generation_of
 from unbroken.protocol.inbox import Arrival
@@ -53,6 +54,9 @@ from unbroken.protocol.messages import (
     Delivered,
     DigestNote,
     Missing,
+    Offer,
+    Ping,
+    Pong,
     Progress,
     Serving,
     Subscribe,
@@ -61,11 +65,14 @@ from unbroken.protocol.messages import (
 from unbroken.protocol.outboxes import Outboxes
 from unbroken.protocol.recovery import ReplicaState
 from unbroken.protocol.replica import SegmentReplica
+from unbroken.protocol.ring import Ring
 from unbroken.protocol.settings import ProtocolSettings
 from unbroken.protocol.sinks import SinkSide
 from unbroken.protocol.sources import SourceSide
+from unbroken.protocol.standby import Standby
 from unbroken.protocol.standing import Standing
 from unbroken.protocol.subscriptions import Subscriptions
+from unbroken.protocol.upstream import UpstreamBackup
 
 
 @dataclass
@@ -109,6 +116,11 @@ class NodeProtocol:
         self.hosting = Hosting(self)
         self.standing = Standing(self)
         self.joining = Joining(self)
+        self.holding = Holding(self)
+        self.standby = Standby(self)
+        self.upstream = UpstreamBackup(self)
+        self.ring = Ring(self.me, tuned.ring_period_ms, tuned.ring_misses)
+        self.ring.placed(self.layout)
         self._handlers: dict[type[Any], Callable[[Any, float], list[Instruction]]] = {
             Started: lambda _event, now_ms: self.hosting.start(now_ms),
             Received: self._received,
@@ -126,8 +138,8 @@ class NodeProtocol:
             ReplicaStopped: self.hosting.stopped,
             QueryFailed: self.hosting.query_failed,
             PinAsked: self.joining.pin_asked,
-            StateArrived: self.joining.state_arrived,
-            FetchFailed: self.joining.fetch_failed,
+            StateArrived: self._state_arrived,
+            FetchFailed: self._fetch_failed,
             SnapshotTaken: self.standing.snapshot_taken,
             Tick: self._tick,
         }
@@ -141,7 +153,8 @@ class NodeProtocol:
         times: list[float] = [] if self.sources is None else self.sources.wake_times_ms()
         times += self.sinks.wake_times_ms()
         times += [time for replica in self.replicas.values() for time in replica.wake_times_ms()]
-        times += self.joining.wake_times_ms()
+        times += [*self.joining.wake_times_ms(), *self.holding.wake_times_ms()]
+        times += self.ring.wake_times_ms()
         return min(times, default=None)
 
     def in_flight(self) -> int:
@@ -169,6 +182,10 @@ class NodeProtocol:
         self.sinks.check()
         self.comparison.check()
         self.joining.check()
+        self.holding.check()
+        self.standby.check()
+        self.upstream.check()
+        self.ring.check()
         for replica in self.replicas.values():
             replica.check()
         if self.sources is not None:
@@ -178,19 +195,20 @@ class NodeProtocol:
 
     def _link_up(self, event: LinkUp, now_ms: float) -> list[Instruction]:
         self.links.add(event.node)
+        self.ring.link_up(event.node)
         out = self.standing.greet(event.node)
         if event.node != self.me:
             out += [Send(event.node, Serving(replica)) for replica in self.hosted()]
         if self.sources is not None:
             out += self.sources.connected(event.node)
-        return [*out, *self.joining.link_up(event.node)]
+        return [*out, *self.joining.link_up(event.node), *self.holding.link_up(event.node)]
 
     def _link_lost(self, event: LinkLost, now_ms: float) -> list[Instruction]:
         self.links.discard(event.node)
         self.serving -= {r for r in self.serving if self.layout.placement.get(r) == event.node}
         if self.sources is not None:
             self.sources.link_lost(event.node, now_ms)
-        return self.subscriptions.update_all()
+        return [*self.ring.link_lost(event.node), *self.subscriptions.update_all()]
 
     def _subscriber_gone(self, event: SubscriberGone, _now_ms: float) -> list[Instruction]:
         self.outboxes.subscriber_gone(event.node)
@@ -213,7 +231,11 @@ class NodeProtocol:
             case Claim():
                 return self.outboxes.claim(event.sender, message, self.layout)
             case Claimed():
-                return self.joining.claimed(event.sender, message)
+                held = self.holding.claimed(event.sender, message)
+                return [] if held else self.joining.claimed(event.sender, message)
+            case Offer():
+                self.holding.offered(message)
+                return []
             case Serving():
                 return self._sees_serving(event.sender, message.replica)
             case DigestNote():
@@ -225,12 +247,16 @@ class NodeProtocol:
             case Progress():
                 self.progress[message.replica] = max(self.progress.get(message.replica, 0), message.pulse)
                 return []
+            case Ping():
+                return [Send(event.sender, Pong(message.number))]
+            case Pong():
+                return self.ring.answered(event.sender, message.number)
             case Append() | AppendAck() | JoinLog() | JoinRefused():
                 return [] if self.sources is None else self.sources.received(event.sender, message)
 
     def _sees_serving(self, sender: NodeId, replica: ReplicaId) -> list[Instruction]:
         self.serving.add(replica)
-        return [*self.standing.greet(sender), *self.joining.link_up(sender)]
+        return [*self.standing.greet(sender), *self.joining.link_up(sender), *self.holding.link_up(sender)]
 
     # --- data path ------------------------------------------------------------------------------------
 
@@ -257,9 +283,7 @@ class NodeProtocol:
         out: list[Instruction] = []
         if event.start > replica.committed:
             out += replica.commit(event.start)
-            for stream in replica.inputs:
-                ack = Ack(stream, str(replica.replica), replica.committed)
-                out += [Send(node, ack) for node in sorted(self.subscriptions.producers(stream))]
+            out += [*self.standing.committed(replica), *self.holding.committed(replica)]
         replica.ask(event)
         return [*out, *replica.answers(now_ms)]
 
@@ -271,6 +295,7 @@ class NodeProtocol:
             if replica.stopped is not None:
                 return []
             replica.produced = max(replica.produced, event.number)
+            self.upstream.produced(event.replica, event.number, self._time_of(event))
         out: list[Instruction] = []
         for header in event.headers:
             added, steps = self.outboxes.produced(event.replica, header, self.layout)
@@ -312,6 +337,22 @@ class NodeProtocol:
             out += self.subscriptions.update_all()
         return [*out, *([] if self.sources is None else self.sources.in_sync(event.sync))]
 
+    # --- state ----------------------------------------------------------------------------------------
+
+    def _state_arrived(self, event: StateArrived, now_ms: float) -> list[Instruction]:
+        out = self.holding.arrived(event, now_ms)
+        return self.joining.state_arrived(event, now_ms) if out is None else out
+
+    def _fetch_failed(self, event: FetchFailed, now_ms: float) -> list[Instruction]:
+        out = self.holding.failed(event, now_ms)
+        return self.joining.fetch_failed(event, now_ms) if out is None else out
+
+    def _time_of(self, event: Produced) -> float:
+        """By what the state of a segment forgets: its watermark, or the time of the cut."""
+        if self.topology.strategy(event.replica.shard.part).timed:
+            return event.watermark_ms
+        return max((header.cut_ms for header in event.headers), default=0.0)
+
     # --- layout and time ------------------------------------------------------------------------------
 
     def _layout_changed(self, event: LayoutChanged, now_ms: float) -> list[Instruction]:
@@ -322,6 +363,7 @@ class NodeProtocol:
         self.serving = {replica for replica in self.serving if self._may_count(replica)}
         self.progress = {replica: n for replica, n in self.progress.items() if self._may_count(replica)}
         out += [*self.joining.layout_changed(now_ms), *self.outboxes.layout_changed(self.layout)]
+        out += self.ring.placed(self.layout)
         self.sinks.rank(self.layout)
         for replica in self.replicas.values():
             replica.placed_by(self.layout)
@@ -350,9 +392,10 @@ class NodeProtocol:
             if replica.restart_due(now_ms):
                 out.append(StartReplica(replica.replica))
             out += self.subscriptions.turn(replica, now_ms)
-        out += [*self.sinks.tick(now_ms), *self.handover.tick()]
+        out += [*self.standby.tick(), *self.sinks.tick(now_ms), *self.handover.tick(), *self.upstream.acks()]
         if self.sources is not None:
             out += self.sources.placed(set(self.layout.nodes_of(INGRESS)), self.links)
             newcomers = any(replica in self.progress for replica in self.layout.joining)
             out += self.sources.tick(now_ms, self.in_flight(), self.layout.generation, newcomers)
-        return [*out, *self.joining.tick(now_ms)]
+        out += self.ring.tick(now_ms, self.links)
+        return [*out, *self.joining.tick(now_ms), *self.holding.tick(now_ms)]

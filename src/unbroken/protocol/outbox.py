@@ -43,6 +43,13 @@ class Outbox:
 
     An acknowledgement may run ahead of ``last``: a consumer fed by a faster sibling has no need of the unit
     that this replica has yet to produce.
+
+    Acknowledgements have levels. At level 0 a consumer has the units in its committed state, at level 1 their effects
+    are safe with its own consumers as well, and so on. ``levels`` is the one at which this consumer lets units go: 0
+    if it keeps its state safe itself, more if it relies on its producers (upstream backup). What follows ``base`` then
+    builds a state again whose results are right after unit ``valid`` of the consumer, which was ``owed`` what follows.
+
+    A quiet outbox has everything ready for the case that it is needed, and sends nothing.
     """
 
     stream: StreamId
@@ -54,6 +61,11 @@ class Outbox:
     found: dict[ReplicaId, int] = field(default_factory=dict)
     subscribers: dict[str, Subscriber] = field(default_factory=dict)
     muted: bool = False
+    quiet: bool = False
+    levels: int = 0
+    heard: dict[ReplicaId, list[int]] = field(default_factory=dict)
+    owed: int = 0
+    valid: int = 0
 
     def __post_init__(self) -> None:
         self.count(self.counted)
@@ -95,15 +107,39 @@ class Outbox:
         """Forget the link, not the claim: what a counted replica has not acknowledged is still kept for it."""
         self.subscribers.pop(subscriber, None)
 
-    def ack(self, subscriber: str, through: int) -> None:
+    def ack(self, subscriber: str, through: int, level: int = 0, valid: int = 0) -> None:
         """Everything up to ``through`` is safe with ``subscriber``; acknowledgements never go back."""
         entry = self.subscribers.get(subscriber)
-        if entry is not None:
+        if entry is not None and level == 0:
             entry.acked = max(entry.acked, through)
             entry.sent = max(entry.sent, entry.acked)
-        if self._counts(subscriber):
-            replica = ReplicaId.parse(subscriber)
+        if not self._counts(subscriber) or level > self.levels:
+            return
+        replica = ReplicaId.parse(subscriber)
+        heard = self.heard.setdefault(replica, [0] * (self.levels + 1))
+        heard[level] = max(heard[level], through)
+        if level == self.levels:
             self.acked[replica] = max(self.acked[replica], through)
+            self.owed, self.valid = max(self.owed, through), max(self.valid, valid)
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether what is kept is all that the consumer's state could be built again from.
+
+        An outbox that was itself begun anew may have too little, until its consumer has come further.
+        """
+        return self.base <= self.owed
+
+    def bound(self, level: int) -> int:
+        """The unit up to which every counted consumer has acknowledged at ``level``.
+
+        One that keeps its state safe itself has said all with level 0. Clients come and go: what they may still ask
+        for counts as not acknowledged.
+        """
+        if not self.counted:
+            return max(0, self.last - self.retain)
+        top = min(level, self.levels)
+        return min(self.heard[replica][top] if replica in self.heard else 0 for replica in self.counted)
 
     def count(self, replicas: frozenset[ReplicaId]) -> None:
         """The layout counts these consumer replicas from here on; claims of the others are dropped.
@@ -115,6 +151,7 @@ class Outbox:
         newest = max([self.last, *self.acked.values()])
         self.found = {replica: self.found.get(replica, newest) for replica in replicas}
         self.acked = {replica: self.acked.get(replica, self.base) for replica in replicas}
+        self.heard = {replica: levels for replica, levels in self.heard.items() if replica in replicas}
 
     def overdue(self, units: int, size: int) -> list[ReplicaId]:
         """Consumers for whom more is kept than they are worth, although a sibling has long taken it.
@@ -144,7 +181,7 @@ class Outbox:
     def sends(self) -> list[tuple[str, int]]:
         """What to send next, marked as sent: (subscriber, unit number) in order."""
         out: list[tuple[str, int]] = []
-        if self.muted:
+        if self.muted or self.quiet:
             return out
         for name, entry in self.subscribers.items():
             if entry.sent < self.base:

@@ -10,6 +10,7 @@ from unbroken.protocol.layout import Layout, Topology
 from unbroken.protocol.messages import Ack, Claim, Claimed, Missing, Subscribe, Unsubscribe
 from unbroken.protocol.outbox import SNAPSHOT, Outbox
 from unbroken.protocol.recovery import StoredUnits
+from unbroken.protocol.strategy import Ha
 from unbroken.protocol.units import UnitHeader
 
 
@@ -47,7 +48,8 @@ class Outboxes:
         retain = self.client_retain if sink in self.topology.client_sinks else 0
         headers = {header.number: header for header in stored.headers}
         counted = self._counted(stream, owner, layout)
-        self.boxes[stream] = Outbox(stream, counted, retain=retain, base=stored.base, headers=headers)
+        levels = self.topology.strategy(sink).levels
+        self.boxes[stream] = Outbox(stream, counted, retain, stored.base, headers, levels=levels)
         self.owners[stream] = owner
         self.early = {key: question for key, question in self.early.items() if key[0] != stream}
 
@@ -95,7 +97,7 @@ class Outboxes:
         box = self.boxes.get(message.stream)
         if box is None:
             return []
-        box.ack(message.subscriber, message.through)
+        box.ack(message.subscriber, message.through, message.level, message.valid)
         if message.subscriber == str(snapshot_of(message.stream.consumer)):
             self.given_up.discard(snapshot_of(message.stream.consumer))
         return [*self.trim(box), *self.sends(box), *self._give_up(box)]
@@ -186,7 +188,8 @@ class Outboxes:
             return frozenset()
         if sink in self.topology.sinks:
             return frozenset({ReplicaId(stream.consumer, owner.index)})
-        snapshot = {snapshot_of(stream.consumer)} if self.snapshots else set()
+        rebuilt = self.topology.strategy(sink).ha is Ha.UPSTREAM
+        snapshot = {snapshot_of(stream.consumer)} if self.snapshots and not rebuilt else set()
         return layout.counted(stream.consumer) | snapshot
 
     def _confirm(self, layout: Layout) -> list[Instruction]:
@@ -200,7 +203,9 @@ class Outboxes:
                 if self.topology.has(claim.stream) and claim.replica in layout.placement:
                     waiting.append((sender, claim))
             elif claim.replica in box.counted:
-                out.append(Send(sender, Claimed(claim.stream, claim.replica, box.acked[claim.replica], box.last)))
+                valid = box.valid if box.rebuilds else None
+                kept_after = box.acked[claim.replica]
+                out.append(Send(sender, Claimed(claim.stream, claim.replica, kept_after, box.last, valid)))
         self.claims = waiting
         return out
 

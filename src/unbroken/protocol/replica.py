@@ -41,6 +41,7 @@ class SegmentReplica:
     replica: ReplicaId
     feeds: Mapping[StreamId, Feed]
     committed: int = 0
+    acknowledged: int = 0
     produced: int = 0
     stopped: str | None = None
     asked: bool = False

@@ -10,7 +10,9 @@ class ProtocolSettings:
     """Times are in milliseconds, sizes in bytes.
 
     With ``snapshots``, producers keep what follows the last snapshot of a shard, so that it can go on from there if
-    all its replicas are lost.
+    all its replicas are lost. Consumers acknowledge every ``ack_every`` units.
+    Replicas ask the next in their ring every ``ring_period_ms`` (0: never), and suspect it after ``ring_misses`` times
+    without an answer.
     """
 
     pulse_min_ms: float = 250
@@ -26,3 +28,6 @@ class ProtocolSettings:
     claim_units: int = 1_000
     claim_bytes: int = 1 << 30
     snapshots: bool = False
+    ack_every: int = 1
+    ring_period_ms: float = 500
+    ring_misses: int = 3

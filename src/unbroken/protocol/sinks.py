@@ -42,7 +42,7 @@ class SinkSide:
     def rank(self, layout: Layout) -> None:
         """The oldest replica delivers at once, the others a hedge delay later each."""
         for stream, delivery in self.deliveries.items():
-            counted = sorted(layout.counted(stream.producer))
+            counted = sorted(layout.working(stream.producer))
             mine = next((replica for replica in counted if layout.placement[replica] == self.me), None)
             if mine is not None:
                 delivery.rank = counted.index(mine)
@@ -80,7 +80,7 @@ class SinkSide:
     def tick(self, now_ms: float) -> list[Instruction]:
         out: list[Instruction] = []
         for stream, delivery in self.deliveries.items():
-            number = delivery.next_delivery(now_ms) if self.handover.may_deliver(stream) else None
+            number = delivery.next_delivery(now_ms) if self._may_deliver(stream) else None
             if number is not None:
                 out.append(Deliver(self.outboxes.owners[stream], self.outboxes.boxes[stream].headers[number]))
         return out
@@ -89,8 +89,11 @@ class SinkSide:
         return [
             due
             for stream, delivery in self.deliveries.items()
-            if self.handover.may_deliver(stream) and (due := delivery.next_due_ms()) is not None
+            if self._may_deliver(stream) and (due := delivery.next_due_ms()) is not None
         ]
+
+    def _may_deliver(self, stream: StreamId) -> bool:
+        return self.handover.may_deliver(stream) and not self.outboxes.boxes[stream].quiet
 
     def check(self) -> None:
         for delivery in self.deliveries.values():

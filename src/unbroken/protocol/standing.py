@@ -39,6 +39,7 @@ class Standing:
     def tell(self, to: NodeId) -> list[Instruction]:
         node = self.node
         out = [step for replica in node.replicas.values() for step in self.report(replica, {to})]
+        out += node.holding.tell(to)
         for shard in node.snapshots:
             out += self._release_before_snapshot(shard, {to})
         for stream, delivery in node.sinks.deliveries.items():
@@ -54,8 +55,21 @@ class Standing:
             for stream in replica.inputs:
                 if replica.committed and to in node.subscriptions.producers(stream):
                     out.append(Send(to, Ack(stream, str(replica.replica), replica.committed)))
+            out += node.upstream.repeat(replica.replica, to)
             out.append(Send(to, Progress(replica.replica, node.progress.get(replica.replica, 0))))
         return out
+
+    def committed(self, replica: SegmentReplica) -> list[Instruction]:
+        """Acknowledge what a replica has committed, every few units."""
+        node = self.node
+        if replica.committed < replica.acknowledged + node.settings.ack_every:
+            return []
+        replica.acknowledged = replica.committed
+        return [
+            Send(to, Ack(stream, str(replica.replica), replica.committed))
+            for stream in replica.inputs
+            for to in sorted(node.subscriptions.producers(stream))
+        ]
 
     # --- when it changes ------------------------------------------------------------------------------
 

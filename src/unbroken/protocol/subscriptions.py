@@ -42,12 +42,12 @@ class Subscriptions:
         """Where a stream comes from. The in-sync set has the last word on who cuts the sources, so a member that
         only the layout has given up is still listened to."""
         shard = self.node.topology.host_shard(stream.producer)
-        return set(self.node.layout.nodes_of(shard)) | (self.node.sync.members if shard == INGRESS else set())
+        return set(self.node.layout.working_nodes_of(shard)) | (self.node.sync.members if shard == INGRESS else set())
 
     def reachable(self, stream: StreamId) -> list[NodeId]:
         """The nodes that can send a stream at this moment, this one first, then by the age of their replicas."""
         node = self.node
-        hosts = node.layout.nodes_of(node.topology.host_shard(stream.producer))
+        hosts = node.layout.working_nodes_of(node.topology.host_shard(stream.producer))
         idle = {name for name, replica in hosts.items() if replica in node.layout.joining - node.serving}
         nodes = (self.producers(stream) & node.links) - idle
         if hosts.get(node.me) not in node.hosted():

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from unbroken.digest import digest_column
 from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow import Dataflow, Segment
+from unbroken.protocol.strategy import Ha
 from unbroken.sharding import check_key_type
 from unbroken.spark.determinism import find_nondeterminism
+from unbroken.spark.horizon import Horizon, Unbounded, horizon_of, unbounded_problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,9 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Analysis:
-    """The schema of every source's and segment's rows."""
+    """The schema of every source's and segment's rows.
+
+    ``horizons`` says how far back the state of each segment reaches that is kept available by what its producers keep.
+    """
 
     schemas: Mapping[str, StructType]
+    horizons: Mapping[str, Horizon] = field(default_factory=dict)
 
 
 def input_schema(schema: StructType, cut_time: str | None) -> StructType:
@@ -31,8 +37,8 @@ def input_schema(schema: StructType, cut_time: str | None) -> StructType:
     from pyspark.sql.types import StructType, TimestampType
 
     out = StructType()
-    for field in schema.fields:
-        out.add(field.name, field.dataType, True)
+    for column in schema.fields:
+        out.add(column.name, column.dataType, True)
     return out.add(cut_time, TimestampType(), True) if cut_time else out
 
 
@@ -42,22 +48,30 @@ def analyse(flow: Dataflow, order: tuple[str, ...], session: SparkSession) -> An
     A segment behind a broken one is left out: its own problems would only be echoes.
     """
     schemas: dict[str, StructType] = {name: source.connector.schema for name, source in flow.sources.items()}
+    horizons: dict[str, Horizon] = {}
     problems: list[Problem] = []
     for name in order:
         segment = flow.segments[name]
         if all(part in schemas for part in segment.inputs):
-            found, schema = _analyse_segment(segment, schemas, session)
+            found, frame = _analyse_segment(segment, schemas, session)
             problems += found
-            if schema is not None:
-                schemas[name] = schema
+            if frame is None:
+                continue
+            schemas[name] = frame.schema
+            if segment.redundancy.ha == Ha.UPSTREAM.value:
+                horizon = horizon_of(segment, frame)
+                if isinstance(horizon, Unbounded):
+                    problems.append(unbounded_problem(segment, horizon))
+                else:
+                    horizons[name] = horizon
     if problems:
         raise FlowError(problems)
-    return Analysis(schemas)
+    return Analysis(schemas, horizons)
 
 
 def _analyse_segment(
     segment: Segment, schemas: Mapping[str, StructType], session: SparkSession
-) -> tuple[list[Problem], StructType | None]:
+) -> tuple[list[Problem], DataFrame | None]:
     problems = _cut_time_problems(segment, schemas)
     if problems:
         return problems, None
@@ -77,7 +91,7 @@ def _analyse_segment(
     except UnbrokenError as error:
         what, _, remedy = str(error).rpartition(": ")
         problems.append(Problem(segment.where, what, remedy))
-    return problems, frame.schema
+    return problems, frame
 
 
 def _placeholder(session: SparkSession, schema: StructType) -> DataFrame:

@@ -64,6 +64,12 @@ def committed_batches(checkpoint: Path) -> int:
     return 0
 
 
+def watermark_before(checkpoint: Path, batch: int) -> float:
+    """The watermark (ms since the epoch) that is in force for a micro-batch: what the one before it has left."""
+    lines = _lines(checkpoint / "commits" / str(batch - 1)) if batch else []
+    return float(json.loads(lines[1]).get("nextBatchWatermarkMs", 0)) if len(lines) == 2 else 0.0
+
+
 def repair(checkpoint: Path) -> list[str]:
     """Remove what was not completed when the process or the machine died; return the files removed.
 

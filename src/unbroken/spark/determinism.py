@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import is_instance_of
-from pyspark.errors import PySparkException
 
-from unbroken.errors import UnbrokenError
+from unbroken.spark.plans import Expression, Plan, analysed, class_of, items
 from unbroken.spark.refusals import (
     AES_RANDOM,
     BY_CLASS,
@@ -36,10 +35,6 @@ from unbroken.spark.refusals import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-# Both are objects of the JVM, reached through py4j.
-Plan = Any
-Expression = Any
 
 _PLAN_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
 
@@ -66,26 +61,10 @@ def find_nondeterminism(df: DataFrame) -> list[Finding]:
     UnbrokenError
         If the DataFrame belongs to Spark Connect, whose plans cannot be looked into.
     """
-    try:
-        java_frame = df._jdf
-    except (AttributeError, PySparkException) as error:
-        raise UnbrokenError(
-            "the plan of a Spark Connect DataFrame cannot be checked: "
-            "build the segment with a classic session (SparkSession.builder.master(...))"
-        ) from error
+    plan = analysed(df)
     walker = _Walker(df.sparkSession._jvm, df.sparkSession.sparkContext._gateway)
-    findings = walker.plan(java_frame.queryExecution().analyzed())
+    findings = walker.plan(plan)
     return list(dict.fromkeys(findings))
-
-
-def _items(sequence: Any) -> list[Any]:
-    """The elements of a Scala sequence."""
-    return [sequence.apply(index) for index in range(sequence.size())]
-
-
-def _class_of(node: Any) -> str:
-    name: str = node.getClass().getName()
-    return name.rsplit(".", 1)[-1].rstrip("$")
 
 
 class _Walker:
@@ -98,21 +77,21 @@ class _Walker:
 
     def plan(self, node: Plan) -> Iterator[Finding]:
         yield from self._operator(node)
-        for expression in _items(node.expressions()):
+        for expression in items(node.expressions()):
             yield from self._expression(expression, parent="")
-        if _class_of(node) == "GlobalLimit" and _class_of(node.child()) == "LocalLimit":
+        if class_of(node) == "GlobalLimit" and class_of(node.child()) == "LocalLimit":
             # A limit is one node for all partitions above one for each: one finding is enough.
             node = node.child()
-        for child in _items(node.children()) + _items(node.subqueries()):
+        for child in items(node.children()) + items(node.subqueries()):
             yield from self.plan(child)
 
     def _operator(self, node: Plan) -> Iterator[Finding]:
-        name = _class_of(node)
+        name = class_of(node)
         if name == "Sample":
             share = node.upperBound() - node.lowerBound()
             yield _finding(f"sample({share:g})", SAMPLED)
         elif name in ("GlobalLimit", "LocalLimit", "Offset", "Tail") and not _is_sorted(node.child()):
-            count = _items(node.expressions())[0].toString()
+            count = items(node.expressions())[0].toString()
             word = "limit" if name.endswith("Limit") else name.lower()
             yield _finding(f"{word}({count})", LIMITED)
         elif name == "FlatMapGroupsInPandasWithState" and "ProcessingTime" in str(node.timeout()):
@@ -122,8 +101,8 @@ class _Walker:
 
     def _expression(self, node: Expression, parent: str) -> Iterator[Finding]:
         """``parent`` is the class of what this expression is directly inside of."""
-        name = _class_of(node)
-        children = _items(node.children())
+        name = class_of(node)
+        children = items(node.children())
         refusal = self._refusal(node, name, parent, children)
         if refusal:
             yield _finding(self._pretty.toPrettySQL(node, True), refusal)
@@ -158,7 +137,7 @@ def _finding(expression: str, refusal: Refusal) -> Finding:
 
 def _is_sorted(node: Plan) -> bool:
     """Whether a limit's input is in one total order, so that the rows it takes are the same everywhere."""
-    name = _class_of(node)
+    name = class_of(node)
     if name in ("LocalLimit", "Offset", "GlobalLimit", "Project", "SubqueryAlias"):
         return _is_sorted(node.child())
     return name == "Sort" and bool(getattr(node, "global")())

@@ -18,6 +18,7 @@ from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.units import UnitHeader
 from unbroken.sharding import spark_shard_column, split_by_column
 from unbroken.spark.analysis import input_schema
+from unbroken.spark.checkpoints import watermark_before
 from unbroken.transport.store import UnitStore, encode_unit
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ class Surroundings:
     gate: str
     token: str
     checkpoint: Callable[[ReplicaId], Path]
+    base: Callable[[ReplicaId], int]
     cut_info: Callable[[ReplicaId, int], CutInfo]
-    produced: Callable[[ReplicaId, int, tuple[UnitHeader, ...]], None]
+    produced: Callable[[ReplicaId, int, tuple[UnitHeader, ...], float], None]
     consumers: Callable[[str], tuple[Consumer, ...]]
 
 
@@ -84,8 +86,10 @@ class QueryRunner:
         self._consumers: tuple[Consumer, ...] = ()
         self._marks: list[Column] = []
         self._query: StreamingQuery | None = None
+        self._base = 0
 
     def start(self) -> None:
+        self._base = self._around.base(self.replica)
         frame = self.segment.function(*(self._input(name) for name in self.segment.inputs))
         self._floats = float_columns(frame.schema)
         self._digest = digest_column(frame.schema)
@@ -122,11 +126,12 @@ class QueryRunner:
             replica=str(self.replica),
             inbox=str(around.store.inbox_dir(self.replica)),
             streams=",".join(str(stream) for stream in self._code.streams[name]),
+            base=str(self._base),
             cuttime=self.segment.cut_time or "",
         ).load()
 
     def _micro_batch(self, frame: DataFrame, batch: int) -> None:
-        number = batch + 1
+        number = self._base + batch + 1
         info = self._around.cut_info(self.replica, number)
         self._look_for_consumers()
         # One select and one action: Spark analyses every further step, and runs the micro-batch again for every
@@ -137,7 +142,7 @@ class QueryRunner:
             for shard, piece in enumerate(self._split(table, i, consumer.shards)):
                 stream = StreamId(self.replica.shard, ShardId(consumer.part, shard))
                 headers.append(self._write(stream, number, piece, info))
-        self._around.produced(self.replica, number, tuple(headers))
+        self._around.produced(self.replica, number, tuple(headers), watermark_before(self.checkpoint, batch))
 
     def _look_for_consumers(self) -> None:
         """Who reads the rows may change between micro-batches, when other code comes to run beside this."""

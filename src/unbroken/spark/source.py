@@ -62,6 +62,7 @@ class UnbrokenReader(DataSourceStreamReader):
         self._streams = tuple(options["streams"].split(","))
         self._groups = max(1, int(options.get("tasks", "1")))
         self._cut_time = options.get("cuttime", "")
+        self._base = int(options.get("base", "0"))
         self._instance = uuid.uuid4().hex
         self._client: Any = None
 
@@ -70,13 +71,13 @@ class UnbrokenReader(DataSourceStreamReader):
         return {**self.__dict__, "_client": None}
 
     def initialOffset(self) -> dict[str, int]:
-        return {"cut": 0}
+        return {"cut": self._base}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
         answer = self._ask(start["cut"])
         # Spark takes the very first offset it is told for data, even the initial one: no answer before there is any.
-        while answer == 0:
-            answer = self._ask(0)
+        while answer == self._base:
+            answer = self._ask(self._base)
         return {"cut": answer}
 
     def _ask(self, start: int) -> int:

@@ -17,6 +17,9 @@ from unbroken.protocol.messages import (
     DigestNote,
     Message,
     Missing,
+    Offer,
+    Ping,
+    Pong,
     Progress,
     Serving,
     Subscribe,
@@ -37,18 +40,24 @@ def encode(message: Message) -> bytes:
             fields = ["missing", str(stream), subscriber, base]
         case Claim(stream, replica, version):
             fields = ["claim", str(stream), str(replica), version]
-        case Claimed(stream, replica, base, last):
-            fields = ["claimed", str(stream), str(replica), base, last]
+        case Claimed(stream, replica, base, last, valid):
+            fields = ["claimed", str(stream), str(replica), base, last, valid]
         case Serving(replica):
             fields = ["serving", str(replica)]
-        case Ack(stream, subscriber, through):
-            fields = ["ack", str(stream), subscriber, through]
+        case Ack(stream, subscriber, through, level, valid):
+            fields = ["ack", str(stream), subscriber, through, *([level, valid] if level else [])]
+        case Offer(replica, version):
+            fields = ["offer", str(replica), version]
         case DigestNote(replica, stream, number, digest):
             fields = ["digest", str(replica), str(stream), number, digest.to_json()]
         case Delivered(stream, through):
             fields = ["delivered", str(stream), through]
         case Progress(replica, pulse):
             fields = ["progress", str(replica), pulse]
+        case Ping(number):
+            fields = ["ping", number]
+        case Pong(number):
+            fields = ["pong", number]
         case JoinLog(session, index):
             fields = ["join-log", session, index]
         case JoinRefused(session):
@@ -66,7 +75,7 @@ def encode(message: Message) -> bytes:
 def purpose(message: Message) -> str:
     """What the bytes of a message are spent on: acknowledgements, copies of the ingress log, or keeping in touch."""
     match message:
-        case Ack() | AppendAck() | Delivered() | Claimed():
+        case Ack() | AppendAck() | Delivered() | Claimed() | Offer():
             return "acknowledgements"
         case Append():
             return "redundancy"
@@ -92,14 +101,19 @@ _DECODERS: dict[str, Callable[[list[Any], bytes], Message]] = {
     "unsubscribe": lambda f, _: Unsubscribe(StreamId.parse(f[0]), str(f[1])),
     "missing": lambda f, _: Missing(StreamId.parse(f[0]), str(f[1]), int(f[2])),
     "claim": lambda f, _: Claim(StreamId.parse(f[0]), ReplicaId.parse(f[1]), int(f[2])),
-    "claimed": lambda f, _: Claimed(StreamId.parse(f[0]), ReplicaId.parse(f[1]), int(f[2]), int(f[3])),
+    "claimed": lambda f, _: Claimed(
+        StreamId.parse(f[0]), ReplicaId.parse(f[1]), int(f[2]), int(f[3]), None if f[4] is None else int(f[4])
+    ),
+    "offer": lambda f, _: Offer(ReplicaId.parse(f[0]), int(f[1])),
     "serving": lambda f, _: Serving(ReplicaId.parse(f[0])),
     "join-log": lambda f, _: JoinLog(str(f[0]), int(f[1])),
     "join-refused": lambda f, _: JoinRefused(str(f[0])),
-    "ack": lambda f, _: Ack(StreamId.parse(f[0]), str(f[1]), int(f[2])),
+    "ack": lambda f, _: Ack(StreamId.parse(f[0]), str(f[1]), *(int(number) for number in f[2:5])),
     "digest": lambda f, _: DigestNote(ReplicaId.parse(f[0]), StreamId.parse(f[1]), int(f[2]), Digest.from_json(f[3])),
     "delivered": lambda f, _: Delivered(StreamId.parse(f[0]), int(f[1])),
     "progress": lambda f, _: Progress(ReplicaId.parse(f[0]), int(f[1])),
+    "ping": lambda f, _: Ping(int(f[0])),
+    "pong": lambda f, _: Pong(int(f[0])),
     "append-ack": lambda f, _: AppendAck(int(f[0]), int(f[1])),
     "commit": lambda f, _: Append(int(f[0]), None, int(f[1])),
     "append": _append,

@@ -1,0 +1,69 @@
+"""Which ways to keep a segment available make sense, and why the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from unbroken.config import milliseconds
+from unbroken.errors import Problem
+from unbroken.flow import HA, Redundancy, Segment
+from unbroken.protocol.strategy import Ha
+
+MAX_REPLICAS = 8
+MAX_EVERY = 1_000
+
+
+def redundancy_problems(segment: Segment, nodes: int) -> list[Problem]:
+    """Everything about a segment's redundancy that cannot work, given so many nodes."""
+    asked = segment.redundancy
+    if asked.ha not in HA:
+        return [Problem(segment.where, f"there is no ha={asked.ha!r}", f"use one of: {', '.join(HA)}")]
+    numbers = [*_out_of_range(asked)]
+    found = numbers or [*_contradictions(asked), *_too_few(asked, nodes)]
+    return [Problem(segment.where, what, remedy) for what, remedy in found]
+
+
+def _out_of_range(asked: Redundancy) -> Iterator[tuple[str, str]]:
+    limits = {"replicas": (1, MAX_REPLICAS), "k_safety": (0, MAX_REPLICAS - 1), "checkpoint_every": (1, MAX_EVERY)}
+    for name, (least, most) in limits.items():
+        value = getattr(asked, name)
+        if value is not None and not (type(value) is int and least <= value <= most):
+            yield f"{name}={value!r} is out of range", f"use {least} to {most}"
+    if asked.state_horizon is not None:
+        try:
+            valid = float(milliseconds(asked.state_horizon)) > 0
+        except (TypeError, ValueError):
+            valid = False
+        if not valid:
+            what = f"state_horizon={asked.state_horizon!r} is not a length of time"
+            yield what, "write for example '10s' or '5min': how far back a row can still matter"
+
+
+def _contradictions(asked: Redundancy) -> Iterator[tuple[str, str]]:
+    ha = Ha(asked.ha)
+    if asked.replicas is not None and asked.k_safety is not None and asked.replicas != asked.k_safety + 1:
+        what = f"replicas={asked.replicas} and k_safety={asked.k_safety} contradict each other"
+        yield what, f"k_safety={asked.k_safety} is {asked.k_safety + 1} replicas: leave one of them out"
+    elif ha is Ha.NONE and asked.backups > 0:
+        yield "ha='none' keeps no backups", "leave out replicas and k_safety, or choose another ha"
+    elif ha not in (Ha.NONE, Ha.ACTIVE) and asked.backups == 0:
+        what = f"ha={asked.ha!r} with no backup protects nothing"
+        yield what, "set k_safety=1 or more, or say ha='none'"
+    if asked.checkpoint_every is not None and ha is not Ha.PASSIVE:
+        what = f"checkpoint_every={asked.checkpoint_every} has no meaning with ha={asked.ha!r}"
+        yield what, "only ha='passive' copies checkpoints to its backups: leave it out"
+    if asked.state_horizon is not None and ha is not Ha.UPSTREAM:
+        what = f"state_horizon={asked.state_horizon!r} has no meaning with ha={asked.ha!r}"
+        yield what, "only ha='upstream' builds state again from what producers kept: leave it out"
+
+
+def _too_few(asked: Redundancy, nodes: int) -> Iterator[tuple[str, str]]:
+    needed = asked.backups + 1
+    if needed <= nodes:
+        return
+    if Ha(asked.ha) is Ha.ACTIVE and asked.replicas is not None:
+        remedy = "two replicas of a shard never share a node: start more nodes or ask for fewer replicas"
+        yield f"replicas={asked.replicas}, but there are only {nodes} nodes", remedy
+    else:
+        what = f"ha={asked.ha!r} with {asked.backups} backups needs {needed} nodes, but there are only {nodes}"
+        yield what, "start more nodes or ask for less"

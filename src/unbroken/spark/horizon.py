@@ -1,0 +1,252 @@
+"""How far back the state of a segment reaches: what producers must keep to build it again from their units alone.
+
+With ``ha="upstream"`` a spare begins with nothing and processes kept units again. It ends up with the same state if
+every row that can still matter is among them. Rows stop to matter only where Spark forgets: when the watermark has
+passed what a row's state is kept by.
+
+The horizon is counted from the newest row. The watermark is the delay behind that one, a window is forgotten when the
+watermark reaches its end, and a row at its beginning is the length of the window older: delay and length together.
+Windows of windows add up. Everything else is refused rather than guessed, because a horizon that is too short shows
+only as wrong results after a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unbroken.errors import Problem
+from unbroken.flow import Segment
+from unbroken.protocol.ids import segment_of
+from unbroken.protocol.layout import Topology
+from unbroken.protocol.strategy import STATELESS, Ha, Strategy
+from unbroken.spark.eventtime import DELAY, SESSION, Key, delay_ms, marked, trace
+from unbroken.spark.plans import Expression, Plan, analysed, class_of, items
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PRECISION_MS = 1
+"""Watermarks are whole milliseconds and rows are not: a row may be ahead of the watermark that it has set."""
+
+DECLARE = "declare state_horizon='10min' (how far behind the newest row one can still matter)"
+OTHERWISE = "choose ha='passive' or ha='active'"
+REMEDY = f"bound it with withWatermark and groupBy(window(...)), {DECLARE}, or {OTHERWISE}"
+
+_ARBITRARY = {
+    "FlatMapGroupsWithState": "flatMapGroupsWithState",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+    "TransformWithState": "transformWithState",
+    "TransformWithStateInPySpark": "transformWithState",
+}
+_COUNTING = {"GlobalLimit": "limit", "LocalLimit": "limit", "Offset": "offset", "Tail": "tail"}
+_SETS = {"Except": "subtract", "Intersect": "intersect"}
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """Rows that are ``ms`` older than the newest one do not matter any more; 0: only those of the same unit do.
+
+    ``timed``: the age of rows is measured by the watermark, otherwise by the time of the pulses' cuts.
+    """
+
+    ms: float
+    timed: bool
+
+
+@dataclass(frozen=True)
+class Unbounded:
+    """Why nothing can be said about how far back the state reaches, and what can be done about it."""
+
+    why: str
+    remedy: str = REMEDY
+
+
+SEVERAL_WATERMARKS = Unbounded(
+    "it has several watermarks, and the slowest one does not tell how far ahead the rows of the others are",
+    f"unite the inputs before one withWatermark, {DECLARE}, or {OTHERWISE}",
+)
+
+
+def find_horizon(frame: DataFrame) -> Horizon | Unbounded:
+    """How far back the state of a streaming DataFrame's query reaches, as its plan shows it."""
+    nodes = list(_nodes(analysed(frame)))
+    watermarks = [node for node in nodes if class_of(node) == "EventTimeWatermark"]
+    found = [state for node in nodes if (state := _keyed(node) or _unkeyed(node)) is not None]
+    if not found:
+        return Horizon(STATELESS, timed=bool(watermarks))
+    operators = [state for state in found if isinstance(state, _Operator)]
+    endless = [state for state in found if isinstance(state, Unbounded)]
+    endless += [reason for operator in operators if (reason := _endless(operator)) is not None]
+    if endless:
+        return endless[0]
+    if len(watermarks) > 1:
+        return SEVERAL_WATERMARKS
+    traced = [_key_of(operator) for operator in operators]
+    unseen = [key for key in traced if isinstance(key, Unbounded)]
+    if unseen:
+        return unseen[0]
+    delay = next(delay_ms(column) for column in items(watermarks[0].output()) if marked(column, DELAY))
+    return Horizon(float(delay + _length_ms([key for key in traced if isinstance(key, Key)])), timed=True)
+
+
+def horizon_of(segment: Segment, frame: DataFrame) -> Horizon | Unbounded:
+    """The horizon of a segment: what its author promises, otherwise what its plan shows."""
+    if segment.redundancy.state_horizon is None:
+        return find_horizon(frame)
+    timed = any(class_of(node) == "EventTimeWatermark" for node in _nodes(analysed(frame)))
+    return Horizon(segment.redundancy.strategy().horizon_ms, timed)
+
+
+def unbounded_problem(segment: Segment, found: Unbounded) -> Problem:
+    what = f"ha='upstream' builds lost state again from recent input, but {found.why}"
+    return Problem(segment.where, what, found.remedy)
+
+
+def settled(topology: Topology, horizons: Mapping[str, Horizon]) -> Topology:
+    """The topology with the horizons that Spark has been asked for."""
+    strategies = dict(topology.strategies)
+    for part, strategy in topology.strategies.items():
+        found = horizons.get(segment_of(part))
+        if strategy.ha is Ha.UPSTREAM and found is not None:
+            strategies[part] = replace(strategy, horizon_ms=found.ms, timed=found.timed)
+    return replace(topology, strategies=strategies)
+
+
+def reaches_further(strategy: Strategy, found: Horizon) -> str | None:
+    """What state with the horizon ``found`` needs that is not kept with ``strategy``; None if nothing is missing."""
+    if found.ms == STATELESS == strategy.horizon_ms:
+        return None
+    if found.ms > strategy.horizon_ms:
+        kept = f"only {readable(strategy.horizon_ms)}" if strategy.horizon_ms else "nothing"
+        return f"its state would reach back {readable(found.ms)}, and {kept} of its input is kept"
+    if found.timed != strategy.timed:
+        return f"its state would be forgotten by {_clock(found.timed)} instead of {_clock(strategy.timed)}"
+    return None
+
+
+def readable(ms: float) -> str:
+    """A length of time in the largest unit that does not make it a fraction."""
+    for unit, length in (("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms >= length and ms % length == 0:
+            return f"{ms / length:.0f} {unit}"
+    return f"{ms / 1000:g} s" if ms >= 1000 else f"{ms:g} ms"
+
+
+def _clock(timed: bool) -> str:
+    return "the watermark" if timed else "the time of cuts"
+
+
+# --- operators that keep state ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """An operator that keeps state for each value of ``keys`` of the rows of ``below``."""
+
+    name: str
+    keys: tuple[Expression, ...]
+    below: Plan
+
+
+def _nodes(plan: Plan) -> Iterator[Plan]:
+    """The streaming part of a plan; what is computed of tables alone begins anew with every micro-batch."""
+    if plan.isStreaming():
+        yield plan
+    for child in items(plan.children()) + items(plan.subqueries()):
+        yield from _nodes(child)
+
+
+def _keyed(node: Plan) -> _Operator | None:
+    name = class_of(node)
+    if name == "Aggregate":
+        keys = items(node.groupingExpressions())
+        return _Operator(f"groupBy({_names(keys)})", tuple(keys), node.child())
+    if name == "Deduplicate":
+        keys = items(node.keys())
+        return _Operator(f"dropDuplicates({_names(keys)})", tuple(keys), node.child())
+    if name == "Distinct":
+        return _Operator("distinct()", tuple(items(node.output())), node.child())
+    return None
+
+
+def _unkeyed(node: Plan) -> Unbounded | None:
+    """State of which the plan does not show when it is forgotten."""
+    name = class_of(node)
+    if name == "DeduplicateWithinWatermark":
+        return _within_watermark(node)
+    if name in _ARBITRARY:
+        why = f"only the function of {_ARBITRARY[name]} knows how long it keeps its state"
+        return Unbounded(why, f"{DECLARE}, or {OTHERWISE}")
+    if name in _COUNTING:
+        return Unbounded(f"{_COUNTING[name]} counts all rows since the beginning", OTHERWISE)
+    if name in _SETS:
+        return Unbounded(f"{_SETS[name]} remembers all rows since the beginning", f"{DECLARE}, or {OTHERWISE}")
+    streams = [child for child in items(node.children()) if child.isStreaming()]
+    if len(streams) > 1 and name != "Union":
+        why = "how long a join of streams keeps rows depends on its condition and on how far its inputs are apart"
+        remedy = "declare state_horizon='10min' (how far apart in time two rows can be that still have to meet)"
+        return Unbounded(why, f"{remedy}, or {OTHERWISE}")
+    if any(query.isStreaming() for query in items(node.subqueries())):
+        return Unbounded("a subquery reads a stream", f"{DECLARE}, or {OTHERWISE}")
+    return None
+
+
+def _within_watermark(node: Plan) -> Unbounded:
+    """A copy is dropped only if the row before it was remembered, which depends on the one before that, and so on."""
+    delay = max((delay_ms(column) for column in items(node.child().output()) if marked(column, DELAY)), default=0)
+    keys = _names(items(node.keys()))
+    why = (
+        f"whether dropDuplicatesWithinWatermark({keys}) remembers a row depends on which it remembered before, "
+        "however long ago, if more and more copies of it come"
+    )
+    remedy = (
+        f"if copies are never further apart than the watermark's delay, declare state_horizon='{2 * delay}ms', "
+        f"twice that delay; otherwise add the event time to dropDuplicates, or {OTHERWISE}"
+    )
+    return Unbounded(why, remedy)
+
+
+def _endless(operator: _Operator) -> Unbounded | None:
+    """Why an operator never forgets, if it does not."""
+    columns = _timed(operator)
+    if not columns:
+        return Unbounded(f"{operator.name} keeps its state for ever: no column with a watermark is among its keys")
+    if any(marked(column, SESSION) for column in columns):
+        why = f"a session of {operator.name} goes on for as long as rows keep coming"
+        return Unbounded(why, f"use window(...) instead, {DECLARE}, or {OTHERWISE}")
+    return None
+
+
+def _key_of(operator: _Operator) -> Key | Unbounded:
+    """The event time by which an operator forgets; of several the one that reaches back furthest."""
+    known: list[Key] = []
+    for column in _timed(operator):
+        key, name = trace(column, operator.below), column.name()
+        if key is None:
+            why = f"the plan does not show how {name} of {operator.name} comes from the column with the watermark"
+            return Unbounded(why, f"group by window(...) of that column, {DECLARE}, or {OTHERWISE}")
+        if key.nullable:
+            why = f"{operator.name} would keep rows without a time in {name} for ever"
+            return Unbounded(why, f"leave them out with .where('{name} IS NOT NULL'), {DECLARE}, or {OTHERWISE}")
+        known.append(key)
+    return replace(max(known, key=lambda key: key.span_us), whole=all(key.whole for key in known))
+
+
+def _timed(operator: _Operator) -> list[Expression]:
+    return [key for key in operator.keys if marked(key, DELAY)]
+
+
+def _length_ms(keys: list[Key]) -> int:
+    """Each operator passes on rows that are as old as its state, so the spans add up."""
+    micros = sum(key.span_us for key in keys)
+    exact = micros > 0 and all(key.whole for key in keys)
+    return -(-micros // 1000) + (0 if exact else PRECISION_MS)
+
+
+def _names(columns: list[Expression]) -> str:
+    return ", ".join(
+        column.name() if class_of(column) == "AttributeReference" else column.sql().replace("`", "")
+        for column in columns
+    )

@@ -1,0 +1,544 @@
+"""The ring: who asks whom, who is suspected and when that ends; by example, against a small network, and in a flow."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from protocol.cluster_effects import SETTINGS
+from protocol.cluster_model import Cluster
+from protocol.model_parts import chain
+from unbroken.protocol.events import Received
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.instructions import Instruction, Send, Suspect, Trust
+from unbroken.protocol.layout import Layout
+from unbroken.protocol.messages import Ping, Pong
+from unbroken.protocol.ring import Ring, followers
+
+TOTALS = ShardId("totals", 0)
+PERIOD_MS, MISSES = 500.0, 3
+
+
+def layout(places: dict[str, str], version: int = 1) -> Layout:
+    """A layout from replicas to nodes, such as ``{"totals.0#0": "node-1"}``."""
+    placement = {ReplicaId.parse(replica): node for replica, node in places.items()}
+    next_index = {replica.shard: 9 for replica in placement}
+    return Layout(version, dict.fromkeys(places.values(), "disk"), placement, next_index)
+
+
+def follow(me: NodeId, places: dict[str, str]) -> list[NodeId]:
+    return sorted(followers(layout(places), me))
+
+
+PAIR = {"totals.0#0": "node-1", "totals.0#1": "node-2"}
+SURVIVOR = {"totals.0#0": "node-1"}
+
+
+def ring(places: dict[str, str], misses: int = MISSES) -> Ring:
+    out = Ring("node-1", PERIOD_MS, misses)
+    assert out.placed(layout(places)) == []
+    return out
+
+
+def pings(steps: list[Instruction]) -> list[tuple[NodeId, int]]:
+    return [(step.to, step.message.number) for step in steps if isinstance(step, Send) and type(step.message) is Ping]
+
+
+# --- who asks whom ------------------------------------------------------------------------------------------
+
+
+def test_each_replica_asks_the_next_one_and_the_last_the_first() -> None:
+    places = {"totals.0#1": "a", "totals.0#4": "b", "totals.0#7": "c"}
+    assert [follow(node, places) for node in "abc"] == [["b"], ["c"], ["a"]]
+
+
+def test_two_ask_each_other_and_a_survivor_asks_nobody() -> None:
+    assert follow("node-1", PAIR) == ["node-2"] and follow("node-2", PAIR) == ["node-1"]
+    assert follow("node-1", SURVIVOR) == []
+
+
+def test_replicas_that_join_or_hold_a_copy_are_part_of_the_ring() -> None:
+    three = layout({**PAIR, "totals.0#2": "node-3"})
+    joining, held = ReplicaId(TOTALS, 1), ReplicaId(TOTALS, 2)
+    found = replace(three, joining=frozenset({joining}), held=frozenset({held}))
+    assert {node: sorted(followers(found, node)) for node in found.nodes} == {
+        "node-1": ["node-2"],
+        "node-2": ["node-3"],
+        "node-3": ["node-1"],
+    }
+
+
+def test_a_node_that_follows_in_several_rings_is_asked_once() -> None:
+    places = {**PAIR, "counts.0#0": "node-1", "counts.0#1": "node-2", "counts.1#0": "node-2", "counts.1#1": "node-1"}
+    assert pings(ring(places).tick(0, ["node-2"])) == [("node-2", 1)]
+
+
+def test_shards_with_a_single_replica_form_a_ring_in_their_part() -> None:
+    places = {"counts.0#0": "a", "counts.1#3": "b", "counts.2#0": "c", "totals.0#0": "d"}
+    assert [follow(node, places) for node in "abcd"] == [["b"], ["c"], ["a"], []]
+    together = {"counts.0#0": "a", "counts.1#0": "a", "counts.2#0": "b"}
+    assert [follow(node, together) for node in "ab"] == [["b"], ["a"]]
+    assert follow("a", {"counts.0#0": "a", "counts.1#0": "a"}) == []
+
+
+def test_a_shard_that_lost_its_sibling_is_watched_among_those_that_are_alone_too() -> None:
+    places = {"counts.0#0": "a", "counts.0#1": "b", "counts.1#0": "c", "counts.2#1": "d"}
+    assert [follow(node, places) for node in "abcd"] == [["b"], ["a"], ["d"], ["c"]]
+
+
+# --- suspicion ----------------------------------------------------------------------------------------------
+
+
+def test_silence_is_suspected_after_so_many_pings_and_told_once() -> None:
+    found = ring(PAIR)
+    for period in range(MISSES):
+        assert pings(found.tick(period * PERIOD_MS, ["node-2"])) == [("node-2", period + 1)]
+        assert found.wake_times_ms() == [(period + 1) * PERIOD_MS]
+        assert found.tick(period * PERIOD_MS + 1, ["node-2"]) == [], "not before it is due"
+        found.check()
+    told, ping = found.tick(MISSES * PERIOD_MS, ["node-2"])
+    reason = "totals.0#0 on node-1 has had no answer from totals.0#1 on node-2 for 3 pings (1.5 s)"
+    assert told == Suspect("node-2", reason) and found.suspected == {"node-2"}
+    assert pings([ping]) == [("node-2", MISSES + 1)], "it is asked on"
+    for period in range(MISSES + 1, 10):
+        assert len(found.tick(period * PERIOD_MS, ["node-2"])) == 1, "it is told once"
+
+
+def test_whoever_answers_is_not_suspected() -> None:
+    found = ring(PAIR)
+    for period in range(10):
+        steps = found.tick(period * PERIOD_MS, ["node-2"])
+        assert len(steps) == 1
+        assert found.answered("node-2", period + 1) == []
+
+
+def test_late_answers_count_while_they_are_not_too_late() -> None:
+    """Two periods late for ever, with three misses."""
+    found = ring(PAIR)
+    for period in range(10):
+        assert pings(found.tick(period * PERIOD_MS, ["node-2"])) == [("node-2", period + 1)]
+        assert found.answered("node-2", period - 1) == []
+
+
+def test_a_suspect_is_trusted_when_it_has_answered_what_it_was_asked_lately() -> None:
+    found = ring(PAIR)
+    for period in range(8):
+        found.tick(period * PERIOD_MS, ["node-2"])
+    assert found.suspected == {"node-2"}
+    assert found.answered("node-2", 5) == [], "three behind"
+    assert found.answered("node-2", 6) == [Trust("node-2")]
+    assert found.answered("node-2", 7) == [] == found.answered("node-2", 6), "told once"
+    assert not found.suspected
+
+
+def test_the_time_of_silence_begins_with_the_first_unanswered_ping() -> None:
+    found = ring(PAIR)
+    for period in range(6):
+        steps = found.tick(period * PERIOD_MS, ["node-2"])
+        if period == 2:
+            assert found.answered("node-2", 2) == []
+    (told,) = [step for step in steps if isinstance(step, Suspect)]
+    assert told.reason.endswith("for 3 pings (1.5 s)")
+
+
+def test_one_miss_can_be_enough() -> None:
+    found = ring(PAIR, misses=1)
+    found.tick(0, ["node-2"])
+    (told,) = [step for step in found.tick(PERIOD_MS, ["node-2"]) if isinstance(step, Suspect)]
+    assert told.reason.endswith("for 1 ping (0.5 s)")
+    assert found.answered("node-2", 2) == [Trust("node-2")]
+
+
+def test_a_broken_connection_is_suspected_at_once() -> None:
+    found = ring(PAIR)
+    found.tick(0, ["node-2"])
+    assert found.link_lost("node-2") == [Suspect("node-2", "the connection to node-2 broke")]
+    assert found.link_lost("node-2") == []
+    assert found.link_lost("node-3") == [], "not in the ring"
+    assert found.answered("node-2", 1) == [], "it was on its way before"
+    for period in range(1, 10):
+        assert found.tick(period * PERIOD_MS, []) == [], "nothing is sent without a link, nothing told twice"
+
+
+def test_a_node_that_returned_is_asked_at_once_and_trusted_when_it_answers() -> None:
+    found = ring(PAIR)
+    found.tick(0, ["node-2"])
+    found.link_lost("node-2")
+    found.tick(PERIOD_MS, [])
+    found.link_up("node-2")
+    ((_, number),) = pings(found.tick(PERIOD_MS + 1, ["node-2"]))
+    assert found.suspected == {"node-2"}, "a link alone is no answer"
+    assert found.answered("node-2", number) == [Trust("node-2")]
+
+
+def test_a_node_that_was_gone_before_it_came_next_is_suspected_too() -> None:
+    found = ring(SURVIVOR)
+    assert found.tick(0, []) == [] and found.wake_times_ms() == []
+    found.placed(layout(PAIR))
+    steps = [step for period in range(MISSES + 1) for step in found.tick(period * PERIOD_MS, [])]
+    assert steps == [Suspect("node-2", "totals.0#0 on node-1 has had no connection to totals.0#1 on node-2 for 1.5 s")]
+
+
+def test_the_time_before_there_was_a_link_is_forgotten() -> None:
+    found = ring(PAIR, misses=1)
+    found.tick(0, [])
+    found.link_up("node-2")
+    assert pings(found.tick(10, ["node-2"])) == [("node-2", 2)] and not found.suspected
+
+
+def test_a_layout_without_the_node_ends_a_suspicion() -> None:
+    found = ring(PAIR)
+    found.tick(0, ["node-2"])
+    found.link_lost("node-2")
+    assert found.placed(layout(SURVIVOR)) == [Trust("node-2", heard=False)]
+    assert found.placed(layout(SURVIVOR)) == [] == found.tick(9e9, ["node-2"])
+    assert found.answered("node-2", 1) == []
+    found.placed(layout(PAIR))
+    assert found.suspected == frozenset() and found.placed(layout(SURVIVOR)) == []
+
+
+def test_a_layout_that_keeps_the_node_keeps_the_suspicion() -> None:
+    found = ring(PAIR)
+    found.tick(0, ["node-2"])
+    found.link_lost("node-2")
+    assert found.placed(layout({"totals.0#0": "node-1", "totals.0#2": "node-2"})) == []
+    assert found.suspected == {"node-2"}
+
+
+def test_answers_to_questions_that_were_not_asked_are_nothing() -> None:
+    found = ring(PAIR)
+    found.tick(0, ["node-2"])
+    assert found.answered("node-2", 7) == found.answered("node-3", 1) == []
+    found.check()
+    for period in range(1, MISSES + 1):
+        found.tick(period * PERIOD_MS, ["node-2"])
+    assert found.suspected == {"node-2"}
+
+
+def test_a_period_of_nothing_turns_it_off() -> None:
+    off = Ring("node-1", 0, MISSES)
+    off.placed(layout(PAIR))
+    off.link_up("node-2")
+    assert off.tick(0, ["node-2"]) == off.link_lost("node-2") == [] and off.wake_times_ms() == []
+    off.check()
+
+
+# --- in a flow ----------------------------------------------------------------------------------------------
+
+
+def flow(nodes: int = 2) -> Cluster:
+    return Cluster(chain((1,)), nodes, pulses=400, settings=replace(SETTINGS, ring_period_ms=100, ring_misses=2))
+
+
+def suspicions(cluster: Cluster) -> dict[NodeId, set[NodeId]]:
+    return {name: set(node.suspected) for name, node in cluster.nodes.items()}
+
+
+def test_a_flow_without_faults_suspects_nobody() -> None:
+    cluster = flow()
+    seen: list[set[NodeId]] = []
+    while cluster.now < 2_000:
+        cluster.run_turns(1)
+        seen += suspicions(cluster).values()
+    assert seen and not any(seen)
+    assert all(watch.answered for node in cluster.nodes.values() for watch in node.protocol.ring.watched.values())
+
+
+def test_a_frozen_node_is_suspected_until_it_answers_again() -> None:
+    cluster = flow()
+    cluster.run_until(lambda: cluster.delivered() > 2)
+    cluster.do_freeze("n1")
+    began = cluster.now
+    cluster.run_until(lambda: suspicions(cluster)["n0"] == {"n1"})
+    assert cluster.now - began <= 300
+    cluster.do_thaw("n1")
+    cluster.run_until(lambda: not any(suspicions(cluster).values()))
+
+
+def test_a_killed_node_is_suspected_at_once_and_forgotten_when_the_layout_does_without_it() -> None:
+    cluster = flow()
+    cluster.run_until(lambda: cluster.delivered() > 2)
+    cluster.do_kill("n1")
+    began = cluster.now
+    cluster.run_until(lambda: suspicions(cluster)["n0"] == {"n1"}, without=["control", "forget"])
+    assert cluster.now == began
+    cluster.run_until(lambda: not cluster.store.layout.hosted("n1"))
+    cluster.run_until(lambda: not suspicions(cluster)["n0"])
+    assert not cluster.nodes["n0"].protocol.ring.watched, "the survivor asks nobody, itself neither"
+
+
+def test_a_node_that_starts_again_is_trusted_when_it_answers() -> None:
+    cluster = flow()
+    cluster.run_until(lambda: cluster.delivered() > 2)
+    cluster.do_kill("n1")
+    cluster.run_until(lambda: suspicions(cluster)["n0"] == {"n1"}, without=["control", "forget"])
+    cluster.do_boot("n1")
+    cluster.run_until(lambda: not any(suspicions(cluster).values()), without=["control", "forget"])
+    assert set(cluster.nodes["n0"].protocol.ring.watched) == {"n1"}
+
+
+def test_a_ping_is_answered_at_once_even_without_a_ring() -> None:
+    cluster = Cluster(chain((1,)), 2, pulses=1)
+    assert cluster.nodes["n0"].protocol.handle(Received("n1", Ping(7)), 0)[0] == Send("n1", Pong(7))
+
+
+# --- against a small network --------------------------------------------------------------------------------
+
+NODES = ("a", "b", "c", "d")
+WAY_MS = 7.0
+"""How long a message is on its way."""
+
+
+@dataclass
+class Peer:
+    """A node with nothing but its ring; while frozen it handles nothing, and what arrives waits."""
+
+    ring: Ring
+    links: set[NodeId] = field(default_factory=set)
+    frozen: bool = False
+    waiting: list[tuple[NodeId, Ping | Pong]] = field(default_factory=list)
+    suspected: set[NodeId] = field(default_factory=set)
+
+
+class RingMachine(RuleBasedStateMachine):
+    """Nodes are killed, lost silently, frozen, cut off from each other, and return; the layout changes.
+
+    ``well`` says since when a node and the one that watches it have been up, awake, linked and placed as they are;
+    ``ill`` since when the watched one has not been while the one that watches it was.
+    """
+
+    @initialize(misses=st.integers(1, 4))
+    def begin(self, misses: int) -> None:
+        self.now = 0.0
+        self.misses = misses
+        self.serial = count()
+        self.flying: list[tuple[float, int, NodeId, NodeId, Ping | Pong]] = []
+        self.peers: dict[NodeId, Peer] = {}
+        self.lost: set[NodeId] = set()
+        self.well: dict[tuple[NodeId, NodeId], float] = {}
+        self.ill: dict[tuple[NodeId, NodeId], float] = {}
+        self.last_ping: dict[tuple[NodeId, NodeId], float] = {}
+        self.layout = layout({"totals.0#0": "a", "totals.0#1": "b", "counts.0#0": "c", "counts.1#0": "d"})
+        for name in NODES:
+            self.start(name)
+
+    # --- effects ----------------------------------------------------------------------------------------
+
+    def start(self, name: NodeId) -> None:
+        self.peers[name] = Peer(Ring(name, 100.0, self.misses))
+        self.obey(name, self.peers[name].ring.placed(self.layout))
+        for other in self.peers:
+            self.link(name, other)
+        self.tick(name)
+
+    def link(self, one: NodeId, other: NodeId) -> None:
+        """A connection each way, if both are there to make it."""
+        ends = [self.peers.get(end) for end in (one, other)]
+        if one == other or any(end is None or end.frozen for end in ends) or {one, other} & self.lost:
+            return
+        for me, peer in ((one, other), (other, one)):
+            self.peers[me].links.add(peer)
+            self.peers[me].ring.link_up(peer)
+            self.last_ping.pop((me, peer), None)
+        for me in (one, other):
+            self.tick(me)
+
+    def unlink(self, me: NodeId, peer: NodeId) -> None:
+        """One end notices that its connection is broken; what it had sent is lost."""
+        self.flying = [f for f in self.flying if (f[2], f[3]) != (me, peer)]
+        heapq.heapify(self.flying)
+        if peer in self.peers[me].links:
+            self.peers[me].links.discard(peer)
+            self.obey(me, self.peers[me].ring.link_lost(peer))
+            assert peer in self.peers[me].suspected or peer not in followers(self.layout, me)
+            self.tick(me)
+
+    def tick(self, name: NodeId) -> None:
+        peer = self.peers[name]
+        self.obey(name, peer.ring.tick(self.now, peer.links))
+        peer.ring.check()
+        assert all(wake > self.now for wake in peer.ring.wake_times_ms())
+
+    def obey(self, name: NodeId, steps: list[Instruction]) -> None:
+        peer = self.peers[name]
+        for step in steps:
+            match step:
+                case Send(to, Ping() | Pong() as message):
+                    assert to != name, "a node asks itself"
+                    assert to in peer.links or isinstance(message, Pong), "there is no link to ask over"
+                    if isinstance(message, Ping):
+                        assert self.now - self.last_ping.get((name, to), -1e9) >= 100.0, "asked more than once a period"
+                        self.last_ping[name, to] = self.now
+                    if to in peer.links:
+                        heapq.heappush(self.flying, (self.now + WAY_MS, next(self.serial), name, to, message))
+                case Suspect(node):
+                    assert node not in peer.suspected and node in followers(self.layout, name)
+                    peer.suspected.add(node)
+                case Trust(node, heard):
+                    assert heard == (node in followers(self.layout, name))
+                    peer.suspected.remove(node)
+
+    def arrive(self, sender: NodeId, to: NodeId, message: Ping | Pong) -> None:
+        peer = self.peers.get(to)
+        if peer is None or to in self.lost:
+            return
+        if peer.frozen:
+            peer.waiting.append((sender, message))
+        else:
+            answer = isinstance(message, Pong)
+            number = message.number
+            self.obey(to, peer.ring.answered(sender, number) if answer else [Send(sender, Pong(number))])
+            self.tick(to)
+
+    def pass_until(self, end: float) -> None:
+        while True:
+            awake = [n for n, peer in self.peers.items() if not peer.frozen and n not in self.lost]
+            wakes = [(wake, n) for n in awake for wake in self.peers[n].ring.wake_times_ms()]
+            arrival = self.flying[0][0] if self.flying else end + 1
+            wake, name = min(wakes, default=(end + 1, ""))
+            if min(arrival, wake) > end:
+                break
+            self.now = max(self.now, min(arrival, wake))
+            if arrival <= wake:
+                _, _, sender, to, message = heapq.heappop(self.flying)
+                self.arrive(sender, to, message)
+            else:
+                self.tick(name)
+            self.judge()
+        self.now = end
+        self.judge()
+
+    # --- what happens -----------------------------------------------------------------------------------
+
+    @rule(ms=st.sampled_from([1.0, 5.0, 20.0, 60.0, 100.0, 250.0, 600.0]))
+    def wait(self, ms: float) -> None:
+        self.pass_until(self.now + ms)
+
+    @rule(name=st.sampled_from(NODES))
+    def kill(self, name: NodeId) -> None:
+        """Its connections break, and those who are awake notice."""
+        if self.peers.pop(name, None) is None:
+            return
+        self.lost.discard(name)
+        for other in self.peers:
+            if not self.peers[other].frozen and other not in self.lost:
+                self.unlink(other, name)
+        self.note()
+
+    @rule(name=st.sampled_from(NODES))
+    def lose(self, name: NodeId) -> None:
+        """The machine is gone without a word: connections look as before."""
+        if name in self.peers:
+            self.lost.add(name)
+            self.note()
+
+    @rule(name=st.sampled_from(NODES))
+    def freeze(self, name: NodeId) -> None:
+        if name in self.peers:
+            self.peers[name].frozen = True
+            self.note()
+
+    @rule(name=st.sampled_from(NODES))
+    def thaw(self, name: NodeId) -> None:
+        peer = self.peers.get(name)
+        if peer is None or not peer.frozen or name in self.lost:
+            return
+        peer.frozen = False
+        self.tick(name)
+        waiting, peer.waiting = peer.waiting, []
+        for sender, message in waiting:
+            self.arrive(sender, name, message)
+        for other in set(NODES) - set(self.peers) | self.lost:
+            self.unlink(name, other)
+        self.note()
+
+    @rule(name=st.sampled_from(NODES))
+    def come_back(self, name: NodeId) -> None:
+        if name in self.peers and name not in self.lost:
+            return
+        self.kill(name)
+        self.start(name)
+        self.note()
+
+    @rule(one=st.sampled_from(NODES), other=st.sampled_from(NODES))
+    def cut(self, one: NodeId, other: NodeId) -> None:
+        """The connections between two nodes break."""
+        if one != other and all(
+            n in self.peers and n not in self.lost and not self.peers[n].frozen for n in (one, other)
+        ):
+            self.unlink(one, other)
+            self.unlink(other, one)
+            self.note()
+
+    @rule(one=st.sampled_from(NODES), other=st.sampled_from(NODES))
+    def connect(self, one: NodeId, other: NodeId) -> None:
+        if other not in self.peers or one not in self.peers or other in self.peers[one].links:
+            return
+        self.link(one, other)
+        self.note()
+
+    @rule(
+        totals=st.lists(st.sampled_from(NODES), unique=True, max_size=4),
+        counts=st.lists(st.sampled_from(NODES), max_size=3),
+    )
+    def place(self, totals: list[NodeId], counts: list[NodeId]) -> None:
+        places = {f"totals.0#{i}": node for i, node in enumerate(totals)}
+        places |= {f"counts.{i}#0": node for i, node in enumerate(counts)}
+        self.layout = layout(places, self.layout.version + 1)
+        for name, peer in self.peers.items():
+            self.obey(name, peer.ring.placed(self.layout))
+        asked = {(name, node) for name in self.peers for node in followers(self.layout, name)}
+        self.last_ping = {pair: when for pair, when in self.last_ping.items() if pair in asked}
+        for name, peer in self.peers.items():
+            if not peer.frozen and name not in self.lost:
+                self.tick(name)
+        self.note()
+
+    # --- what holds -------------------------------------------------------------------------------------
+
+    def note(self) -> None:
+        """Work out since when each pair is as it is."""
+        well: dict[tuple[NodeId, NodeId], float] = {}
+        ill: dict[tuple[NodeId, NodeId], float] = {}
+        for name, peer in self.peers.items():
+            if peer.frozen or name in self.lost:
+                continue
+            for node in followers(self.layout, name):
+                there = self.peers.get(node)
+                up = there is not None and not there.frozen and node not in self.lost
+                pair = (name, node)
+                if up and there is not None and node in peer.links and name in there.links:
+                    well[pair] = self.well.get(pair, self.now)
+                elif not up:
+                    ill[pair] = self.ill.get(pair, self.now)
+        self.well, self.ill = well, ill
+
+    def judge(self) -> None:
+        slack = 1e-6
+        # With a single miss, what was asked while the answer was on its way is to be answered, too.
+        trip = 2 * WAY_MS if self.misses > 1 else 4 * WAY_MS
+        for (name, node), since in self.well.items():
+            if self.now - since > trip + slack:
+                assert node not in self.peers[name].suspected, f"{name} suspects {node}, which is well since {since}"
+        for (name, node), since in self.ill.items():
+            if self.now - since > 100.0 * (self.misses + 1) + slack:
+                assert node in self.peers[name].suspected, f"{name} does not suspect {node}, which is ill since {since}"
+
+    @precondition(lambda self: hasattr(self, "peers"))
+    @invariant()
+    def sound(self) -> None:
+        self.note()
+        self.judge()
+        for name, peer in self.peers.items():
+            peer.ring.check()
+            assert peer.suspected == peer.ring.suspected
+            assert set(peer.ring.watched) == set(followers(self.layout, name))
+
+
+TestRingMachine = RingMachine.TestCase
+TestRingMachine.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

@@ -1,0 +1,152 @@
+"""Nodes are killed for good under segments that are kept available in different ways: every result is as without it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from strategies.guarded_flow import JITTER_MS, KEYS, STEP_MS, WINDOW_S
+from support import wait_until
+from unbroken.cluster.documents import connect, read_history, read_layout
+from unbroken.cluster.launcher import LocalCluster
+from unbroken.environment import variables
+from unbroken.protocol.ids import NodeId, ShardId
+from unbroken.protocol.layout import Layout
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+SEGMENTS = ("passed", "rebuilt", "copied", "followed")
+DEADLINE_S = 180.0
+FURTHER = 4
+"""Units of every segment that show that it goes on."""
+
+
+class Guarded:
+    """The running flow, its layout, its history, and what it has delivered."""
+
+    def __init__(self, directory: Path) -> None:
+        self.results = directory / "results"
+        self.cluster = LocalCluster(Path(__file__).with_name("guarded_flow.py"), directory / "state")
+
+    def layout(self) -> Layout:
+        client = connect(self.cluster.zookeeper.address, 10)
+        try:
+            layout = read_layout(client, "guarded")
+        finally:
+            client.stop()
+            client.close()
+        assert layout is not None
+        return layout
+
+    def history(self) -> list[str]:
+        client = connect(self.cluster.zookeeper.address, 10)
+        try:
+            return [str(entry["sentence"]) for entry in read_history(client, "guarded")]
+        finally:
+            client.stop()
+            client.close()
+
+    def node_of(self, segment: str) -> NodeId:
+        """Where the replica is that the others stand by for."""
+        return next(iter(self.layout().working_nodes_of(ShardId(segment, 0))))
+
+    def units(self, segment: str) -> dict[int, list[dict[str, Any]]]:
+        """The rows of each unit; one without rows leaves no file."""
+        out: dict[int, list[dict[str, Any]]] = {}
+        for path in (self.results / segment).glob("*.parquet"):
+            number = int(re.fullmatch(r".+-(\d+)\.parquet", path.name)[1])  # type: ignore[index]
+            assert number not in out
+            out[number] = pq.read_table(path).to_pylist()
+        return dict(sorted(out.items()))
+
+    def last(self, segment: str) -> int:
+        names = [path.name for path in (self.results / segment).glob("*.parquet")]
+        return max((int(re.fullmatch(r".+-(\d+)\.parquet", name)[1]) for name in names), default=0)  # type: ignore[index]
+
+    def await_results(self) -> None:
+        wanted = {segment: self.last(segment) + FURTHER for segment in SEGMENTS}
+        for segment, number in wanted.items():
+            wait_until(lambda: self.last(segment) >= number, DEADLINE_S, f"unit {number} of {segment}", 0.1)  # noqa: B023
+
+    def lose(self, node: NodeId) -> None:
+        """kill -9, for good: everything has to go on elsewhere."""
+        began = time.monotonic()
+        before = self.layout()
+        gone = {str(replica) for replica in before.hosted(node)}
+        self.cluster.nodes[node].kill9()
+        self.await_results()
+        print(f"{node} lost with {sorted(gone)}; results of all segments again after {time.monotonic() - began:.1f} s")
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    with variables({"UNBROKEN_TEST_OUT": str(tmp_path / "results")}):
+        flow = Guarded(tmp_path)
+        with flow.cluster:
+            flow.cluster.start()
+            yield flow
+
+
+def test_results_are_exact_when_nodes_are_lost(guarded: Guarded) -> None:
+    guarded.await_results()
+    lost: set[NodeId] = set()
+    for segment in ("copied", "rebuilt"):
+        node = guarded.node_of(segment)
+        if not lost:
+            guarded.lose(node)
+            lost.add(node)
+        elif node not in lost:
+            guarded.cluster.start_node(next(iter(lost)))
+            wait_until(lambda: not guarded.layout().short_since, DEADLINE_S, "redundancy", 0.3)
+            guarded.lose(node)
+    history = guarded.history()
+    print("\n".join(history))
+    assert any("takes over on" in line and line.endswith("from its copy") for line in history)
+    assert any("with what producers kept" in line for line in history)
+    guarded.cluster.stop()
+    check_rows(guarded)
+    check_totals(guarded)
+    check_windows(guarded)
+
+
+def check_rows(flow: Guarded) -> None:
+    """The stateless segment passes every row on once."""
+    values = [row["v"] for rows in flow.units("passed").values() for row in rows]
+    assert sorted(values) == list(range(len(values))), "rows are missing or there twice"
+
+
+def check_totals(flow: Guarded) -> None:
+    """Totals per key, after each unit, of all rows up to it."""
+    ends: dict[int, int] = {}
+    seen = 0
+    for number, rows in flow.units("passed").items():
+        seen += len(rows)
+        ends[number] = seen
+    for segment in ("copied", "followed"):
+        found = flow.units(segment)
+        assert set(ends) & set(range(max(found))) <= set(found), f"a unit of {segment} is missing"
+        for number, rows in found.items():
+            for row in rows if number in ends else ():
+                mine = range(row["k"], ends[number], KEYS)
+                assert (row["n"], row["total"]) == (len(mine), sum(mine)), f"unit {number} of {segment}"
+
+
+def check_windows(flow: Guarded) -> None:
+    """Each window comes once, with all its rows."""
+    units = flow.units("rebuilt").values()
+    windows = [(int(row["start"].timestamp() * 1000), row["n"]) for rows in units for row in rows]
+    assert windows, "no window was closed"
+    starts = sorted(start for start, _ in windows)
+    assert starts == sorted(set(starts)), "a window came twice"
+    rows = sum(len(rows) for rows in flow.units("passed").values()) + 100_000
+    times = [i * STEP_MS - (i * 7919) % JITTER_MS + 10_000 for i in range(rows)]
+    length = WINDOW_S * 1000
+    for start, count in windows:
+        assert count == sum(1 for at in times if start <= at < start + length), f"window {start}"
+    assert starts == list(range(starts[0], starts[-1] + 1, length)), "a window is missing"
