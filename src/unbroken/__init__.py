@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unbroken.connectors.call import Call, Unit
     from unbroken.connectors.files import Files
     from unbroken.connectors.generator import Generator
     from unbroken.connectors.push import Push
@@ -14,9 +15,22 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Client", "Console", "Dataflow", "Files", "Generator", "JsonLines", "Parquet", "Push", "__version__"]
+__all__ = [
+    "Call",
+    "Client",
+    "Console",
+    "Dataflow",
+    "Files",
+    "Generator",
+    "JsonLines",
+    "Parquet",
+    "Push",
+    "Unit",
+    "__version__",
+]
 
 _HOMES = {
+    "Call": "unbroken.connectors.call",
     "Client": "unbroken.connectors.sinks",
     "Console": "unbroken.connectors.sinks",
     "Dataflow": "unbroken.flow",
@@ -25,6 +39,7 @@ _HOMES = {
     "JsonLines": "unbroken.connectors.sinks",
     "Parquet": "unbroken.connectors.sinks",
     "Push": "unbroken.connectors.push",
+    "Unit": "unbroken.connectors.call",
 }
 
 

@@ -82,6 +82,12 @@ class Settings(BaseModel):
         description="'duplicate': a replica takes its input from all producers, the first copy of a unit wins and a "
         "lost producer is not noticed; 'single': from one, which saves bytes, and from another when that one is lost.",
     )
+    guarantee: str = Field(
+        default="exactly-once",
+        pattern="^(exactly-once|at-least-once|at-most-once)$",
+        description="What sinks may see when something fails: 'exactly-once' needs sinks that keep a ledger; "
+        "'at-least-once' may hand a unit to a sink again; 'at-most-once' never does, and may lose one instead.",
+    )
     patience: Duration = Field(
         default=2_000,
         ge=50,

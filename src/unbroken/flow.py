@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from unbroken.config import Settings, load_settings, milliseconds
 from unbroken.connectors.base import SinkConnector, SourceConnector
 from unbroken.errors import FlowError, Problem
 from unbroken.protocol.strategy import Ha, Strategy
+from unbroken.sharding import EVERYTHING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     SegmentFunction = Callable[..., DataFrame]
 
 OUTPUT_MODES = ("append", "update")
+ROUTINGS = ("hashing", "random", "primary")
 HA = tuple(ha.value for ha in Ha)
 NAME_HELP = "use letters, digits, '-' and '_', starting with a letter"
 
@@ -60,7 +62,8 @@ class Segment:
 
     ``shard_by`` maps each input to the columns whose hash decides the shard of a row; it is empty with one
     shard. ``cut_time`` names a timestamp column added to every input: the time at which the sources cut the
-    pulse, the same on every replica.
+    pulse, the same on every replica. ``routing`` says how rows are split among shards that share the load and stand in
+    for each other.
     """
 
     name: str
@@ -72,6 +75,10 @@ class Segment:
     output_mode: str
     cut_time: str | None
     where: str
+    routing: str | None = None
+
+    def strategy(self) -> Strategy:
+        return replace(self.redundancy.strategy(), shares=self.routing is not None)
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,7 @@ class Dataflow:
         k_safety: int | None = None,
         checkpoint_every: int | None = None,
         state_horizon: str | float | None = None,
+        routing: str | None = None,
         output_mode: str = "append",
         cut_time: str | None = None,
     ) -> Callable[[SegmentFunction], Segment]:
@@ -159,6 +167,10 @@ class Dataflow:
         ``ha`` says how the segment is kept available, ``k_safety`` how many nodes may be lost at once (``replicas`` is
         one more). ``checkpoint_every`` units a passive standby is brought up to date. ``state_horizon``, with
         ``ha="upstream"``, is how far back in time a row can still matter, where that cannot be seen from the segment.
+
+        With ``routing`` the segment runs with ``replicas`` that share its load instead of all doing everything: rows
+        are split by 'hashing' of ``shard_by``, by 'random', or all go to the 'primary'. The next one takes the place of
+        one that is lost; unless ``ha`` says otherwise, with what producers kept.
         """
         caller = _caller()
         names = tuple(part if isinstance(part, str) else part.name for part in inputs)
@@ -167,16 +179,25 @@ class Dataflow:
             part = name or function.__name__
             where = f"{caller}, segment {part}"
             self._free(part, where)
+            sharing = routing is not None
+            redundancy = self._redundancy(
+                Ha.UPSTREAM.value if sharing and ha is None else ha,
+                None if sharing else replicas,
+                1 if sharing and k_safety is None and ha != Ha.NONE.value else k_safety,
+                checkpoint_every,
+                state_horizon,
+            )
             segment = Segment(
                 name=_checked_name(part, where),
                 function=function,
                 inputs=names,
-                shard_by=_keys(shard_by, names),
-                shards=shards,
-                redundancy=self._redundancy(ha, replicas, k_safety, checkpoint_every, state_horizon),
+                shard_by=dict.fromkeys(names, (EVERYTHING,)) if routing == "random" else _keys(shard_by, names),
+                shards=shards if not sharing or replicas is None else replicas,
+                redundancy=redundancy,
                 output_mode=output_mode,
                 cut_time=cut_time,
                 where=where,
+                routing=routing,
             )
             self.segments[part] = segment
             return segment

@@ -72,7 +72,7 @@ def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:
         raise FlowError(problems)
     edges = [(name, segment.name) for segment in flow.segments.values() for name in dict.fromkeys(segment.inputs)]
     edges += [(sink.input, sink.name) for sink in flow.sinks.values()]
-    strategies = {name: segment.redundancy.strategy() for name, segment in flow.segments.items()}
+    strategies = {name: segment.strategy() for name, segment in flow.segments.items()}
     replicas = {name: strategy.running for name, strategy in strategies.items()}
     replicas[INGRESS.part] = max(strategy.nodes for strategy in strategies.values())
     return Topology(
@@ -83,6 +83,7 @@ def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:
         replicas=replicas,
         client_sinks=frozenset(name for name, sink in flow.sinks.items() if sink.connector.client),
         strategies=strategies,
+        at_most_once=flow.settings.guarantee == "at-most-once",
     )
 
 
@@ -104,6 +105,11 @@ def _part_problems(flow: Dataflow) -> list[Problem]:
         if sink.input not in flow.segments:
             known = ", ".join(flow.segments) or "none"
             out.append(Problem(sink.where, f"there is no segment {sink.input!r}", f"segments: {known}"))
+        if flow.settings.guarantee == "exactly-once" and not sink.connector.idempotent:
+            kind = type(sink.connector).__name__
+            what = f"{kind} cannot tell a unit that it was given before, so guarantee='exactly-once' cannot be kept"
+            remedy = "use a sink with a ledger such as Parquet, or say guarantee='at-least-once' or 'at-most-once'"
+            out.append(Problem(sink.where, what, remedy))
     return out
 
 
@@ -154,7 +160,7 @@ def _key_problems(segment: Segment) -> list[Problem]:
         if name not in segment.inputs:
             what = f"shard_by names {name!r}, which is not an input"
             out.append(Problem(segment.where, what, f"inputs: {', '.join(segment.inputs)}"))
-    if _in_range(segment.shards, MAX_SHARDS) and segment.shards > 1:
+    if _in_range(segment.shards, MAX_SHARDS) and segment.shards > 1 and segment.routing != "primary":
         missing = [name for name in segment.inputs if not segment.shard_by.get(name)]
         if missing:
             what = f"shards={segment.shards}, but shard_by does not say how rows of {missing} are split"

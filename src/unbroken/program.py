@@ -62,6 +62,8 @@ class Program:
             replicas={renamed.get(part, part): count for part, count in was.replicas.items()},
             client_sinks=was.client_sinks,
             strategies={renamed[part]: strategy for part, strategy in was.strategies.items()},
+            at_most_once=was.at_most_once,
+            whole=was.whole,
         )
         return Program(generation, file, text, topology, _keys(flow, parts))
 
@@ -79,6 +81,8 @@ class Program:
                 "replicas": dict(topology.replicas),
                 "client_sinks": sorted(topology.client_sinks),
                 "strategies": {part: strategy.to_json() for part, strategy in topology.strategies.items()},
+                "at_most_once": topology.at_most_once,
+                "whole": topology.whole,
             },
             "keys": [[producer, consumer, *columns] for (producer, consumer), columns in self.keys.items()],
         }
@@ -94,6 +98,8 @@ class Program:
             replicas=dict(shape["replicas"]),
             client_sinks=frozenset(shape["client_sinks"]),
             strategies={part: Strategy.from_json(how) for part, how in shape.get("strategies", {}).items()},
+            at_most_once=bool(shape.get("at_most_once", False)),
+            whole=bool(shape.get("whole", False)),
         )
         keys = {(row[0], row[1]): tuple(row[2:]) for row in value["keys"]}
         return cls(int(value["generation"]), value["file"], value["text"], topology, keys)
@@ -126,7 +132,7 @@ def merged(programs: Sequence[Program]) -> Topology:
         part: earlier[segment_of(part)] for part in newest.segments if part not in programs[0].topology.segments
     }
     shape = (newest.sources, segments, newest.sinks, tuple(edges), replicas, newest.client_sinks)
-    return Topology(*shape, replaces, strategies)
+    return Topology(*shape, replaces, strategies, newest.at_most_once, newest.whole)
 
 
 def consumers(programs: Sequence[Program], part: str) -> tuple[Consumer, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from unbroken.config import milliseconds
 from unbroken.errors import Problem
-from unbroken.flow import HA, Redundancy, Segment
+from unbroken.flow import HA, ROUTINGS, Redundancy, Segment
 from unbroken.protocol.strategy import Ha
 
 MAX_REPLICAS = 8
@@ -19,7 +19,7 @@ def redundancy_problems(segment: Segment, nodes: int) -> list[Problem]:
     if asked.ha not in HA:
         return [Problem(segment.where, f"there is no ha={asked.ha!r}", f"use one of: {', '.join(HA)}")]
     numbers = [*_out_of_range(asked)]
-    found = numbers or [*_contradictions(asked), *_too_few(asked, nodes)]
+    found = numbers or [*_contradictions(asked), *_too_few(asked, nodes), *_sharing(segment)]
     return [Problem(segment.where, what, remedy) for what, remedy in found]
 
 
@@ -55,6 +55,20 @@ def _contradictions(asked: Redundancy) -> Iterator[tuple[str, str]]:
     if asked.state_horizon is not None and ha is not Ha.UPSTREAM:
         what = f"state_horizon={asked.state_horizon!r} has no meaning with ha={asked.ha!r}"
         yield what, "only ha='upstream' builds state again from what producers kept: leave it out"
+
+
+def _sharing(segment: Segment) -> Iterator[tuple[str, str]]:
+    if segment.routing is None:
+        return
+    if segment.routing not in ROUTINGS:
+        yield f"there is no routing={segment.routing!r}", f"use one of: {', '.join(ROUTINGS)}"
+    elif segment.shards < 2:
+        yield f"routing={segment.routing!r} with one replica shares nothing", "set replicas=2 or more"
+    elif segment.redundancy.ha not in (Ha.UPSTREAM.value, Ha.PASSIVE.value, Ha.NONE.value):
+        what = (
+            f"with routing={segment.routing!r} replicas do different things, with ha={segment.redundancy.ha!r} the same"
+        )
+        yield what, "leave ha out, or choose 'passive'; or leave routing out and use shards"
 
 
 def _too_few(asked: Redundancy, nodes: int) -> Iterator[tuple[str, str]]:

@@ -25,16 +25,23 @@ if TYPE_CHECKING:
 
 Shards = npt.NDArray[np.int32]
 
+EVERYTHING = "*"
+"""In the place of key columns: rows are spread by all that they hold, so that replicas agree on where they go."""
 
-def spark_shard_column(key_columns: Sequence[str], shards: int) -> Column:
-    """The shard of each row as a Spark column; 0 if there is one shard or there are no keys."""
+
+def spark_shard_column(key_columns: Sequence[str], shards: int, schema: pa.Schema | None = None) -> Column:
+    """The shard of each row as a Spark column; 0 if there is one shard or there are no keys.
+
+    ``schema`` is that of the rows, to know all columns that can be keys.
+    """
     # Imported here: sources split Arrow tables in processes that never load Spark.
     from pyspark.sql import functions as F
 
     _check_count(shards)
     if shards == 1 or not key_columns:
         return F.lit(0)
-    quoted = [F.col("`" + name.replace("`", "``") + "`") for name in key_columns]
+    names = key_columns if schema is None else key_columns_of(schema, key_columns)
+    quoted = [F.col("`" + name.replace("`", "``") + "`") for name in names]
     return F.pmod(F.hash(*quoted), F.lit(shards))
 
 
@@ -50,10 +57,30 @@ def shard_of(table: pa.Table, key_columns: Sequence[str], shards: int) -> Shards
     if shards == 1 or not key_columns:
         return np.zeros(table.num_rows, np.int32)
     hashes: Hashes = np.full(table.num_rows, SPARK_SEED, np.uint32)
-    for name in key_columns:
+    for name in key_columns_of(table.schema, key_columns):
         hashes = _hash_column(name, _column(table, name), hashes)
     # Python's and numpy's remainder take the sign of the divisor, as pmod does.
     return hashes.view(np.int32) % np.int32(shards)
+
+
+def key_columns_of(schema: pa.Schema, key_columns: Sequence[str]) -> list[str]:
+    """The columns that decide: those that were named or, with ``EVERYTHING``, all that can be keys.
+
+    Floating-point values are left out: replicas that compute them may differ in the last bits.
+    """
+    if tuple(key_columns) != (EVERYTHING,):
+        return list(key_columns)
+    fit = (
+        pa.types.is_integer,
+        pa.types.is_boolean,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_date,
+        pa.types.is_timestamp,
+    )
+    return [field.name for field in schema if any(suits(field.type) for suits in fit)]
 
 
 def split(table: pa.Table, key_columns: Sequence[str], shards: int) -> list[pa.Table]:
@@ -63,7 +90,7 @@ def split(table: pa.Table, key_columns: Sequence[str], shards: int) -> list[pa.T
     """
     _check_count(shards)
     if shards == 1 or not key_columns:
-        return [table]
+        return [table, *(table.slice(0, 0) for _ in range(shards - 1))]
     return _split_at(table, shard_of(table, key_columns, shards), shards)
 
 

@@ -213,8 +213,8 @@ class ClusterEffects:
                 node.suspected.remove(suspect)
             case PollSources() | PersistEntry() | CommitEntry():
                 self._run_ingress(node, step)
-            case BeginReplica(replica, base):
-                node.disk.replicas[replica] = ReplicaDisk(committed=base, states={base: 0})
+            case BeginReplica(replica, base, valid):
+                node.disk.replicas[replica] = ReplicaDisk(committed=base, states={base: 0}, valid=valid)
             case StartReplica() | StopReplica() | DropReplica():
                 self._run_replica(node, step)
             case FetchState() | AbandonFetch() | PinState() | RefusePin():

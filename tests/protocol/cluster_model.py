@@ -374,6 +374,9 @@ class Cluster(ClusterSteps):
             copies = {r for r in layout.holding(shard) - layout.joining if layout.placement[r] in fit}
             if len(copies) < min(len(fit) - 1, self.topology.strategy(shard.part).holding):
                 return f"{shard} has only the copies {sorted(str(r) for r in copies)}"
+        away = [shard for shard, home in layout.homes.items() if home in fit and not self.upgrading()]
+        if away:
+            return f"{away[0]} is not back on {layout.homes[away[0]]}"
         if layout.joining and not self.upgrading():
             return f"{sorted(str(r) for r in layout.joining)} are still joining"
         members = set(layout.full_nodes_of(INGRESS))

@@ -60,7 +60,7 @@ def _strategy(ha: Ha, choose: Callable[[int], int]) -> Strategy:
         return Strategy(ha, 0 if ha is Ha.NONE else 1, every=1 + choose(4))
     timed = choose(2) == 1
     horizon = (0, DELAY + 10 + 10 * choose(4) if timed else 1 + choose(4))[choose(3) > 0]
-    return Strategy(ha, 1 + choose(2), horizon_ms=horizon, timed=timed)
+    return Strategy(ha, 1 + choose(2), horizon_ms=horizon, timed=timed, shares=choose(2) == 1)
 
 
 def run_schedule(

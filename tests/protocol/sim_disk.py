@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unbroken.protocol.ids import ReplicaId, StreamId
@@ -36,6 +36,7 @@ class ReplicaDisk:
     base_body: bytes | None = None
     copy: int = 0
     began: int = 0
+    valid: int = 0
     admission: Admission | None = None
 
     def persist(self, entry: Entry) -> None:
@@ -58,7 +59,8 @@ class ReplicaDisk:
         outbox = {key: self.outbox[key] for key in sorted(wanted, key=lambda key: (str(key[0]), key[1]))}
         if step.replica.shard != INGRESS:
             states = {version: state for version, state in self.states.items() if version <= step.version}
-            return ReplicaDisk(committed=step.version, states=states, outbox=outbox, copy=self.copy, began=self.began)
+            kept = ReplicaDisk(committed=step.version, states=states, outbox=outbox, copy=self.copy, began=self.began)
+            return replace(kept, valid=self.valid)
         return ReplicaDisk(
             outbox=outbox,
             log=dict(self.log),
@@ -89,7 +91,7 @@ class ReplicaDisk:
         inboxes: dict[StreamId, tuple[UnitHeader, ...]] = {}
         for (stream, _), (header, _) in sorted(self.inbox.items(), key=lambda item: (str(item[0][0]), item[0][1])):
             inboxes[stream] = (*inboxes.get(stream, ()), header)
-        return ReplicaState(self.committed, self._stored(self.committed), inboxes)
+        return ReplicaState(self.committed, self._stored(self.committed), inboxes, valid=self.valid)
 
     def stored_base(self, stream: StreamId, nothing: int) -> int:
         """After which unit the outbox of a stream begins; ``nothing`` if there is none in it."""

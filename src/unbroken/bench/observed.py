@@ -19,7 +19,7 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from unbroken.client import Result, Subscription
-from unbroken.cluster.documents import connect, read_history, read_layout
+from unbroken.cluster.documents import connect, read_history, read_layout, root_of
 from unbroken.cluster.launcher import LocalCluster
 from unbroken.demo.measure import Sample
 from unbroken.environment import variables
@@ -38,6 +38,9 @@ END_SLACK_S = 120.0
 """How long after its time the last result may come."""
 
 LOOK_S = 0.02
+
+SWEEP_S = 10.0
+"""How long the processes that a killed node leaves behind may take to end."""
 
 
 @dataclass
@@ -110,6 +113,11 @@ class Observed:
         self.cluster.nodes[node].kill9()
         return killed_ms
 
+    def restart(self, node: str) -> None:
+        """Start a killed node again on what its directory holds, as soon as nothing of it is left."""
+        self.cluster.nodes[node].wait(SWEEP_S)
+        self.cluster.start_node(node)
+
     def settle(self, warm_s: float, latency_ms: float, longest_s: float) -> None:
         """Let the flow run for ``warm_s``, and then until a result is not later than ``latency_ms``.
 
@@ -132,10 +140,20 @@ class Observed:
             raise UnbrokenError(f"flow {self.cluster.flow.name} has no layout")
         return layout
 
+    def controller(self) -> str | None:
+        """The node that decides about the layout."""
+        with self._coordinated() as client:
+            candidates = client.Election(f"{root_of(self.cluster.flow.name)}/controller").contenders()
+        return str(candidates[0]) if candidates else None
+
+    def history(self) -> list[dict[str, Any]]:
+        """What was told when (``time_ms``) by whom (``node``), oldest first."""
+        with self._coordinated() as client:
+            return read_history(client, self.cluster.flow.name)
+
     def story(self) -> list[str]:
         """What the flow's history tells."""
-        with self._coordinated() as client:
-            return [str(entry["sentence"]) for entry in read_history(client, self.cluster.flow.name)]
+        return [str(entry["sentence"]) for entry in self.history()]
 
     def state_moved(self) -> int:
         """Bytes of state that the nodes that are left have taken over from others."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from unbroken.cli.shared import EXIT_FAILED, errors
+from unbroken.cli.shared import EXIT_FAILED, errors, out
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON at the end.")
 
@@ -66,6 +66,23 @@ def bench_delivery(seconds: int, rate: int, pulse_ms: int, as_json: bool) -> Non
     from unbroken.bench.delivery import DeliverySettings, run_delivery
 
     _print(run_delivery(DeliverySettings(rate, pulse_ms, seconds), _say), as_json)
+
+
+@bench.command("strategies")
+@click.option("--strategies", default="active,active-standby,passive,upstream,none", show_default=True)
+@click.option("--intervals", default="1,2,4,8", show_default=True, help="Units between two acknowledgements.")
+@click.option("--rate", default=2_000, show_default=True, help="Rows per second.")
+@AS_JSON
+def bench_strategies(strategies: str, intervals: str, rate: int, as_json: bool) -> None:
+    """Ways to keep a segment available: bytes for it, and time to go on when its node is killed."""
+    from unbroken.bench.strategies import StrategiesSettings, run_strategies, strategies_table
+
+    result = run_strategies(StrategiesSettings.parse(strategies, intervals, rate), _say)
+    if as_json:
+        _print(result, as_json)
+    else:
+        out.print(strategies_table(result))
+        _print(result["ratios"], as_json)
 
 
 @click.command()

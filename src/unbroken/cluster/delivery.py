@@ -11,8 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from unbroken.connectors.base import SinkConnector, SinkWriter
-from unbroken.protocol.events import Event, SinkDelivered
+from unbroken.protocol.events import Event, SinkDelivered, SinkFailed
 from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.instructions import Deliver
 from unbroken.protocol.units import UnitHeader
 from unbroken.transport.store import decode_unit
 
@@ -30,7 +31,7 @@ class SinkWorkers:
     ) -> None:
         self._post = post
         self._read_outbox = read_outbox
-        self._queues: dict[StreamId, queue.Queue[tuple[ReplicaId, UnitHeader] | None]] = {}
+        self._queues: dict[StreamId, queue.Queue[Deliver | None]] = {}
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
         self.writes: dict[StreamId, int] = {}
@@ -40,7 +41,7 @@ class SinkWorkers:
         if stream in self._queues:
             return
         # The protocol hands out one unit at a time per stream: the queue never grows.
-        waiting: queue.Queue[tuple[ReplicaId, UnitHeader] | None] = queue.Queue(4)
+        waiting: queue.Queue[Deliver | None] = queue.Queue(4)
         self._queues[stream] = waiting
         self.writes.setdefault(stream, 0)
         arguments = (connector.open(flow_dir), waiting)
@@ -48,10 +49,10 @@ class SinkWorkers:
         self._threads.append(thread)
         thread.start()
 
-    def deliver(self, replica: ReplicaId, header: UnitHeader) -> None:
-        waiting = self._queues.get(header.stream)
+    def deliver(self, step: Deliver) -> None:
+        waiting = self._queues.get(step.header.stream)
         if waiting is not None:
-            waiting.put((replica, header))
+            waiting.put(step)
 
     def close_one(self, stream: StreamId) -> None:
         """End the delivery of a stream that is not produced here any more."""
@@ -66,24 +67,41 @@ class SinkWorkers:
         for thread in self._threads:
             thread.join(timeout=5)
 
-    def _work(self, writer: SinkWriter, waiting: queue.Queue[tuple[ReplicaId, UnitHeader] | None]) -> None:
+    def _work(self, writer: SinkWriter, waiting: queue.Queue[Deliver | None]) -> None:
         while (job := waiting.get()) is not None:
-            self._deliver(writer, *job)
+            self._deliver(writer, job)
         writer.close()
 
-    def _deliver(self, writer: SinkWriter, replica: ReplicaId, header: UnitHeader) -> None:
+    def _deliver(self, writer: SinkWriter, job: Deliver) -> None:
+        header, reason = job.header, ""
         while not self._closed.is_set():
             try:
-                _, table = decode_unit(self._read_outbox(replica, header))
-                if writer.deliver(header, table):
-                    self.writes[header.stream] += 1
-                self._post(SinkDelivered(header.stream, header.number))
-                return
+                _, table = decode_unit(self._read_outbox(job.replica, header))
             except FileNotFoundError:
-                # Dropped from the outbox meanwhile, which happens only to units that are in the sink.
+                # Dropped from the outbox meanwhile, which happens only to units that are done with.
                 log.info("unit %d of %s was delivered by another replica", header.number, header.stream)
                 self._post(SinkDelivered(header.stream, header.number))
                 return
             except Exception as error:
-                log.warning("unit %d of %s not delivered, trying again: %s", header.number, header.stream, error)
-                self._closed.wait(RETRY_S)
+                reason = f"it cannot be read: {error}"
+            else:
+                failure = self._hand_over(writer, header, table)
+                if failure is None:
+                    self._post(SinkDelivered(header.stream, header.number))
+                    return
+                if job.once:
+                    self._post(SinkFailed(header.stream, header.number, failure))
+                    return
+                reason = failure
+            log.warning("unit %d of %s not delivered, trying again: %s", header.number, header.stream, reason)
+            self._closed.wait(RETRY_S)
+
+    def _hand_over(self, writer: SinkWriter, header: UnitHeader, table: pa.Table) -> str | None:
+        """Give a unit to its sink; why the sink failed, None if it has the unit. A sink may be a user's code."""
+        try:
+            written = writer.deliver(header, table)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        if written:
+            self.writes[header.stream] += 1
+        return None

@@ -57,7 +57,7 @@ class Hosting:
 
     def begin_anew(self, step: BeginReplica) -> None:
         """A replica begins with nothing but what its producers have kept."""
-        self._node.dirs.begin_anew(step.replica, step.base)
+        self._node.dirs.begin_anew(step.replica, step.base, step.valid)
 
     def start(self, replica: ReplicaId) -> None:
         """Start what a replica runs on what its directory holds; a query that has failed is started again."""
@@ -90,7 +90,7 @@ class Hosting:
             self.queries.stop_one(replica, lambda: self._node.dirs.drop(replica))
 
     def deliver(self, step: Deliver) -> None:
-        self._sinks.deliver(step.replica, step.header)
+        self._sinks.deliver(step)
 
     def caught_up(self, step: ReportCaughtUp) -> None:
         self._node.tell(step.sentence)

@@ -21,6 +21,7 @@ from unbroken.ingress.logfile import IngressLogFile
 from unbroken.protocol.events import Produced, PushArrived, SourcesPolled
 from unbroken.protocol.ids import ReplicaId
 from unbroken.protocol.ingress import Entry
+from unbroken.protocol.instructions import PollSources
 
 if TYPE_CHECKING:
     from unbroken.cluster.node import Node
@@ -72,8 +73,8 @@ class IngressService:
     def start(self) -> None:
         self._thread.start()
 
-    def poll(self, pulse: int, generation: int) -> None:
-        self._jobs.put(lambda: self._poll(pulse, generation))
+    def poll(self, step: PollSources) -> None:
+        self._jobs.put(lambda: self._poll(step))
 
     def persist(self, entry: Entry) -> None:
         self._log.append(entry)
@@ -154,9 +155,9 @@ class IngressService:
                         self._node.tell(f"a source cannot be read on {self._node.name}, trying again: {error}")
                     self._closed.wait(RETRY_S)
 
-    def _poll(self, pulse: int, generation: int) -> None:
-        body, final = self.feeder.poll(int(time.time() * 1000), generation)
-        self._node.post(SourcesPolled(pulse, body, final))
+    def _poll(self, step: PollSources) -> None:
+        body, final = self.feeder.poll(int(time.time() * 1000), step.generation, step.layout)
+        self._node.post(SourcesPolled(step.pulse, body, final))
 
     def _trim(self, pulse: int) -> None:
         base = self.feeder.base_at(pulse)

@@ -139,7 +139,7 @@ class Node:
             DropOutbox: self._drop_outbox,
             AnswerGate: self._answer_gate,
             Deliver: lambda step, _: self.hosting.deliver(step),
-            PollSources: lambda step, _: self._require_ingress().poll(step.pulse, step.generation),
+            PollSources: lambda step, _: self._require_ingress().poll(step),
             PersistEntry: lambda step, _: self._persist(step),
             CommitEntry: lambda step, _: self._require_ingress().commit(step.entry),
             ProposeInSync: lambda step, _: self._propose(step),
@@ -362,7 +362,7 @@ class Node:
             header = None if state is None else state.cut_header(number)
         if header is None:
             raise UnbrokenError(f"{replica}: the input of micro-batch {number} is not here")
-        return CutInfo(header.pulse, header.cut_ms, header.final, header.generation)
+        return CutInfo(header.pulse, header.cut_ms, header.final, header.generation, header.layout)
 
     def produced(
         self, replica: ReplicaId, number: int, headers: tuple[UnitHeader, ...], watermark_ms: float = 0.0

@@ -23,7 +23,8 @@ from unbroken.transport.store import UnitStore, stored_headers, unit_name
 IDENTITY = "identity.json"
 
 BASE = "base"
-"""File of a replica that began with unit ``base + 1`` of its input instead of the first."""
+"""File of a replica that began with unit ``base + 1`` of its input instead of the first: that number, and the number of
+the unit up to which its results are not for anybody."""
 
 
 class ReplicaDirs:
@@ -109,27 +110,32 @@ class ReplicaDirs:
         if replica.shard == INGRESS:
             return self._ingress_state(replica, outbox, admission)
         repair(self.checkpoint(replica))
-        committed = self.base(replica) + committed_batches(self.checkpoint(replica))
+        base, valid = self._began(replica)
+        committed = base + committed_batches(self.checkpoint(replica))
         inboxes: dict[StreamId, tuple[UnitHeader, ...]] = {}
         for stream, headers in stored_headers(self.store.inbox_dir(replica)).items():
             inboxes[stream] = tuple(header for header in headers if header.number > committed)
             for header in headers:
                 if header.number <= committed:
                     self.store.drop(self.store.inbox_path(replica, stream, header.number))
-        return ReplicaState(committed, self._stored(replica, outbox, committed), inboxes)
+        return ReplicaState(committed, self._stored(replica, outbox, committed), inboxes, valid=valid)
 
     def base(self, replica: ReplicaId) -> int:
-        try:
-            return int((self.replicas / str(replica) / BASE).read_text())
-        except FileNotFoundError:
-            return 0
+        return self._began(replica)[0]
 
-    def begin_anew(self, replica: ReplicaId, base: int) -> None:
+    def _began(self, replica: ReplicaId) -> tuple[int, int]:
+        try:
+            base, valid = (self.replicas / str(replica) / BASE).read_text().split()
+        except FileNotFoundError:
+            return 0, 0
+        return int(base), int(valid)
+
+    def begin_anew(self, replica: ReplicaId, base: int, valid: int) -> None:
         """Make the directory of a replica that begins with nothing at unit ``base + 1`` of its input."""
         self.drop(replica)
         incoming = self.incoming(replica)
         incoming.mkdir(parents=True)
-        (incoming / BASE).write_text(str(base))
+        (incoming / BASE).write_text(f"{base} {valid}")
         self.adopt(replica)
 
     def adopt(self, replica: ReplicaId, keep: bool = False) -> None:

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from unbroken.cluster.node import Node
     from unbroken.protocol.ids import ReplicaId, StreamId
     from unbroken.protocol.outbox import Outbox
+
+AVAILABILITY = ("redundancy", "acknowledgements", "state", "coordination")
+"""The purposes of bytes that would not have to be sent if nothing ever failed."""
+
+
+def overhead(traffic: Mapping[str, int]) -> float | None:
+    """Bytes for availability per byte for processing; None where nothing is processed."""
+    data = traffic.get("data", 0)
+    return round(sum(traffic.get(purpose, 0) for purpose in AVAILABILITY) / data, 5) if data else None
+
+
+def flow_overhead(states: Iterable[Mapping[str, Any]]) -> float | None:
+    """The same for all nodes together, which say it for themselves: what one sends, another may process."""
+    total: Counter[str] = Counter()
+    for state in states:
+        total.update(state.get("traffic", {}))
+    return overhead(total)
 
 
 def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dict[str, Any]:
@@ -60,6 +78,7 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     out["counters"] = dict(protocol.counters)
     out["divergences"] = [str(divergence) for divergence in protocol.comparison.divergences]
     out["traffic"] = node.traffic()
+    out["overhead"] = overhead(out["traffic"])
     if protocol.sources is not None and node.ingress is not None:
         ingress = protocol.sources.log
         out["ingress"] = {

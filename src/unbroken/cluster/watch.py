@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from unbroken.cluster.status import flow_overhead
 from unbroken.connectors.push import Push
 from unbroken.connectors.sinks import Console as ConsoleSink
 from unbroken.errors import UnbrokenError
@@ -58,8 +59,8 @@ def status_table(flow: str, states: list[dict[str, Any]]) -> Table:
 
 
 def status_view(flow: str, states: list[dict[str, Any]], *, zookeeper_away: bool = False) -> Group:
-    """The table and the latest reports of the nodes."""
-    lines = [_line(*report) for report in sorted(_reports(states))[-LATEST:]]
+    """The table, what availability costs, and the latest reports of the nodes."""
+    lines = [*_cost(states), *(_line(*report) for report in sorted(_reports(states))[-LATEST:])]
     if zookeeper_away:
         lines.append("ZooKeeper is away; these are the nodes that were there last")
     return Group(status_table(flow, states), *(Text(line) for line in lines))
@@ -151,6 +152,15 @@ def _reports(states: list[dict[str, Any]]) -> list[tuple[int, str, str]]:
         for state in states
         for entry in state.get("story", [])
     ]
+
+
+def _cost(states: list[dict[str, Any]]) -> list[str]:
+    """What has been sent for availability since the nodes were started, by all of them and by each."""
+    whole = flow_overhead(states)
+    if whole is None:
+        return []
+    each = [f"{state['node']} {state['overhead']:.2f}" for state in states if state.get("overhead") is not None]
+    return [f"bytes for availability per byte of data: {whole:.2f} ({', '.join(each)})"]
 
 
 def _line(time_ms: int, node: str, sentence: str) -> str:

@@ -87,7 +87,8 @@ class SinkWriter(ABC):
     """An opened sink on a node that hosts a replica of the last segment.
 
     Several replicas may call ``deliver`` for the same unit, at the same time, on different nodes, and again
-    after a restart: the unit must appear once.
+    after a restart: the unit must appear once, if the sink is idempotent. In a flow that delivers at most once there is
+    one call for each unit.
     """
 
     @abstractmethod
@@ -103,6 +104,9 @@ class SinkConnector(ABC):
 
     client: bool = False
     """True for sinks that clients read by subscription: the node keeps units for them, delivers nothing."""
+
+    idempotent: bool = True
+    """Whether a unit that is delivered again changes nothing, because the sink keeps a ledger with the data."""
 
     @abstractmethod
     def problems(self) -> list[str]:

@@ -31,18 +31,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Mark:
-    """Where a pulse in the log ends, and the generation of the code whose results count for it."""
+    """Where a pulse in the log ends, the generation of the code whose results count for it, and the layout by which
+    they are delivered."""
 
     index: int
     positions: Mapping[str, Any]
     cut_ms: int
     generation: int
+    layout: int = 0
 
     @classmethod
     def of(cls, entry: Entry) -> _Mark:
         record = json.loads(entry.body)
         positions = {name: span[1] for name, span in record["spans"].items()}
-        return cls(entry.index, positions, int(record["cut_ms"]), int(record["generation"]))
+        numbers = (int(record["cut_ms"]), int(record["generation"]), int(record.get("layout", 0)))
+        return cls(entry.index, positions, *numbers)
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class Feeder:
         if entry.pulse:
             self._marks.append(_Mark.of(entry))
 
-    def poll(self, now_ms: int, generation: int) -> tuple[bytes, bool]:
+    def poll(self, now_ms: int, generation: int, layout: int = 0) -> tuple[bytes, bool]:
         """The record of the next pulse, and whether it is the last. Generations never go back."""
         last = self._marks[-1]
         cut_ms = max(now_ms, last.cut_ms + 1)
@@ -137,7 +140,12 @@ class Feeder:
             cut = reader.poll(start, cut_ms)
             spans[name] = [start, cut.position]
             exhausted = exhausted and cut.exhausted
-        record = {"cut_ms": cut_ms, "spans": spans, "generation": max(generation, last.generation)}
+        record = {
+            "cut_ms": cut_ms,
+            "spans": spans,
+            "generation": max(generation, last.generation),
+            "layout": layout,
+        }
         return json.dumps(record, separators=(",", ":")).encode(), exhausted
 
     def take_push(self, entry: Entry) -> PushBatch:
@@ -221,6 +229,7 @@ class Feeder:
                     piece.nbytes,
                     final=entry.final,
                     generation=mark.generation,
+                    layout=mark.layout,
                 )
                 path = self._outbox_path(stream, entry.pulse)
                 if not path.exists():

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, generation_of
 from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
-from unbroken.protocol.strategy import Ha
+from unbroken.protocol.takeover import give_back, take_over
+from unbroken.protocol.turns import Turn, next_turn
 
 
 @dataclass(frozen=True)
@@ -74,22 +75,32 @@ def next_layout(topology: Topology, situation: Situation, current: Layout, trans
     the shard can go on with. What one working replica does for all (passive standby, upstream backup) is different:
     another takes its place at once and in the same step, so that nothing that is kept for the shard is let go.
     """
-    work = _Deciding(topology, situation, current)
+    work = _deciding(topology)(topology, situation, current)
     work.promote()
-    work.take_over()
+    take_over(work)
     work.drop_lost()
     work.note_nodes()
     work.leave_draining()
     work.renew()
+    give_back(work)
     work.place(transfers)
     work.note_shortage()
+    work.pass_turns(current.version + 1)
     if work.layout == current:
         return None
     return Decision(replace(work.layout, version=current.version + 1), tuple(work.sentences))
 
 
+def _deciding(topology: Topology) -> type[Deciding]:
+    if not topology.whole:
+        return Deciding
+    from unbroken.protocol.copies import DecidingCopies  # It builds on this module.
+
+    return DecidingCopies
+
+
 @dataclass
-class _Deciding:
+class Deciding:
     """One decision in the making: each step changes ``layout`` and says so."""
 
     topology: Topology
@@ -98,38 +109,17 @@ class _Deciding:
     sentences: list[str] = field(default_factory=list)
 
     def promote(self) -> None:
-        ready = sorted((self.layout.joining & set(self.situation.caught_up)) - self._unwell() - self._outside())
+        ready = sorted((self.layout.joining & set(self.situation.caught_up)) - self.unwell() - self._outside())
         for replica in ready:
             self.layout = self.layout.with_full([replica])
             done = "holds a copy" if replica in self.layout.held else "has caught up"
             sentence = f"{replica} on {self.layout.placement[replica]} {done}"
             since = self.layout.short_since.get(replica.shard)
             if since is not None and not self._short(replica.shard):
-                again = "" if self._coming(replica.shard) else " again"
+                again = "" if self.coming(replica.shard) else " again"
                 took_s = (self.situation.now_ms - since) / 1000
                 sentence += f"; {replica.shard} is redundant{again} after {took_s:.1f} s"
             self.sentences.append(sentence)
-
-    def take_over(self) -> None:
-        """Put another in the place of a shard's only working replica, as soon as that one is suspected."""
-        for shard in self.topology.placed_shards:
-            strategy = self.topology.strategy(shard.part)
-            if strategy.ha not in (Ha.PASSIVE, Ha.UPSTREAM) or self._coming(shard):
-                continue
-            lost = set(self.layout.working(shard)) & (self._unwell() | self._suspected())
-            if not lost or lost != self.layout.working(shard):
-                continue
-            where = ", ".join(f"{replica} on {self.layout.placement[replica]}" for replica in sorted(lost))
-            copies = sorted(self.layout.holding(shard) - self.layout.joining - self._unwell() - self._suspected())
-            if copies:
-                self.layout = self.layout.without(lost).with_begun(copies[0])
-                node = self.layout.placement[copies[0]]
-                self.sentences.append(f"{where} lost; {copies[0]} takes over on {node} from its copy")
-                continue
-            spare = self._best_node(shard) if strategy.ha is Ha.UPSTREAM else None
-            if spare is not None and self.layout.nodes.get(spare) == self.situation.present[spare]:
-                self.layout, replica = self.layout.without(lost).with_joining(shard, spare)
-                self.sentences.append(f"{where} lost; {replica} takes over on {spare} with what producers kept")
 
     def drop_lost(self) -> None:
         gone, ended = self._gone(), self._ended()
@@ -146,7 +136,7 @@ class _Deciding:
             if node not in draining:
                 continue
             held = replica in self.layout.held
-            alike = self._copies(replica.shard) if held else self._healthy(replica.shard)
+            alike = self._copies(replica.shard) if held else self.healthy(replica.shard)
             elsewhere = [r for r in alike if self.layout.placement[r] not in draining]
             needed = replica in self._last_of_their_shards({replica})
             # One that is only waited for to finish is left where it is for so long.
@@ -166,7 +156,7 @@ class _Deciding:
         fit = set(self.situation.present) - self.situation.draining
         for replica in sorted(set(self.situation.renewed) & set(self.layout.placement)):
             node = self.layout.placement[replica]
-            if node in fit and self._healthy(replica.shard) - {replica}:
+            if node in fit and self.healthy(replica.shard) - {replica}:
                 smaller = self.layout.without([replica])
                 place = smaller.with_held if replica in self.layout.held else smaller.with_joining
                 self.layout, newcomer = place(replica.shard, node)
@@ -186,14 +176,14 @@ class _Deciding:
     def place(self, transfers: int) -> None:
         for shard in self.topology.placed_shards:
             while self._copying(shard) < transfers and self._missing(shard) > 0 and self._recoverable(shard):
-                node = self._best_node(shard)
+                node = self.best_node(shard)
                 if node is None:
                     break
                 self.layout, replica = self.layout.with_joining(shard, node)
-                why = "for the code that comes" if self._coming(shard) else f"to restore the redundancy of {shard}"
+                why = "for the code that comes" if self.coming(shard) else f"to restore the redundancy of {shard}"
                 self.sentences.append(f"{replica} is placed on {node} {why}")
-            while self._copying(shard) < transfers and self._missing_copies(shard) > 0 and self._healthy(shard):
-                node = self._best_node(shard)
+            while self._copying(shard) < transfers and self._missing_copies(shard) > 0 and self.healthy(shard):
+                node = self.best_node(shard)
                 if node is None:
                     break
                 self.layout, replica = self.layout.with_held(shard, node)
@@ -209,6 +199,21 @@ class _Deciding:
         }
         if since != before:
             self.layout = replace(self.layout, short_since=since)
+
+    def pass_turns(self, version: int) -> None:
+        """Where results are delivered at most once: another has the turn when there is doubt about the one who has."""
+        doubtful, layout = self.unwell() | self.suspected(), self.layout
+        turns: dict[ShardId, Turn] = {}
+        for shard in self.topology.taking_turns():
+            held = layout.turns.get(shard)
+            turn = next_turn(held, layout.working(shard), layout.full(shard), doubtful, version)
+            if turn is not None:
+                turns[shard] = turn
+            if held is not None and turn != held and turn is not None:
+                where = layout.placement[turn.replica]
+                self.sentences.append(f"{turn.replica} on {where} delivers the results of {shard} from here on")
+        if turns != layout.turns:
+            self.layout = replace(layout, turns=turns)
 
     # --- how things are -------------------------------------------------------------------------------
 
@@ -233,22 +238,22 @@ class _Deciding:
         hosts = self.layout.nodes_of(INGRESS)
         return {replica for node, replica in hosts.items() if node not in self.situation.in_sync}
 
-    def _unwell(self) -> set[ReplicaId]:
+    def unwell(self) -> set[ReplicaId]:
         return self._gone() | self._wiped() | self._ended()
 
-    def _suspected(self) -> set[ReplicaId]:
+    def suspected(self) -> set[ReplicaId]:
         return {replica for replica, node in self.layout.placement.items() if node in self.situation.suspected}
 
-    def _healthy(self, shard: ShardId) -> set[ReplicaId]:
-        return set(self.layout.full(shard)) - self._unwell()
+    def healthy(self, shard: ShardId) -> set[ReplicaId]:
+        return set(self.layout.full(shard)) - self.unwell()
 
     def _copies(self, shard: ShardId) -> set[ReplicaId]:
         """The held replicas that could take over."""
-        return set(self.layout.holding(shard)) - self.layout.joining - self._unwell()
+        return set(self.layout.holding(shard)) - self.layout.joining - self.unwell()
 
     def _short(self, shard: ShardId) -> bool:
         copies = len(self._copies(shard)) < self._wanted_copies(shard)
-        return copies or len(self._healthy(shard)) < self._wanted(shard)
+        return copies or len(self.healthy(shard)) < self._wanted(shard)
 
     def _last_of_their_shards(self, doomed: set[ReplicaId]) -> set[ReplicaId]:
         """Replicas that stay counted because their shard might have none without them.
@@ -259,7 +264,7 @@ class _Deciding:
         """
         kept: set[ReplicaId] = set()
         for shard in {replica.shard for replica in doomed}:
-            if not self._healthy(shard) and not self._coming(shard):
+            if not self.healthy(shard) and not self.coming(shard):
                 hopeless = self._wiped() | self._restored_elsewhere(shard)
                 kept |= (self.layout.full(shard) - hopeless) or (self.layout.counted(shard) - hopeless)
                 if shard == INGRESS and self.situation.in_sync:
@@ -287,7 +292,7 @@ class _Deciding:
         joining = self.layout.joining & self.layout.holding(shard)
         return self._wanted_copies(shard) - len(staying) - len(joining)
 
-    def _coming(self, shard: ShardId) -> bool:
+    def coming(self, shard: ShardId) -> bool:
         """Whether a shard runs code whose results do not count yet."""
         return self.layout.generation < generation_of(shard.part)
 
@@ -298,24 +303,24 @@ class _Deciding:
         before = [part for part in self.topology.producers_of(shard.part) if part in self.topology.replaces]
         return (
             earlier is not None
-            and bool(self._healthy(earlier))
+            and bool(self.healthy(earlier))
             and not self.layout.counted(shard)
-            and all(self._healthy(producer) for part in before for producer in self.topology.shards(part))
+            and all(self.healthy(producer) for part in before for producer in self.topology.shards(part))
         )
 
     def _copying(self, shard: ShardId) -> int:
         """Transfers that one more has to wait for. Code that comes may have to wait for the flow itself to be repaired,
         and so does not hold that up."""
-        coming = self._coming(shard)
-        return sum(1 for replica in self.layout.joining if coming or not self._coming(replica.shard))
+        coming = self.coming(shard)
+        return sum(1 for replica in self.layout.joining if coming or not self.coming(replica.shard))
 
     def _missing(self, shard: ShardId) -> int:
-        staying = {r for r in self._healthy(shard) if self.layout.placement[r] not in self.situation.draining}
+        staying = {r for r in self.healthy(shard) if self.layout.placement[r] not in self.situation.draining}
         return self._wanted(shard) - len(staying) - len(self.layout.joining & self.layout.working(shard))
 
     def _recoverable(self, shard: ShardId) -> bool:
         """Whether somebody can give a newcomer the shard's state."""
-        if self._coming(shard) and not self._healthy(shard):
+        if self.coming(shard) and not self.healthy(shard):
             return self._may_begin(shard)
         if not self.layout.counted(shard):
             return self.situation.restorable
@@ -324,7 +329,7 @@ class _Deciding:
             able = self.layout.counted(shard) - self._outside()
         return any(self.layout.placement[replica] in self.situation.present for replica in able)
 
-    def _best_node(self, shard: ShardId) -> NodeId | None:
+    def best_node(self, shard: ShardId) -> NodeId | None:
         """The node with least to do among those that have no replica of the shard; idle standbys come first."""
         hosts = self.layout.nodes_of(shard)
         fit = [

@@ -84,6 +84,15 @@ class SinkDelivered:
 
 
 @dataclass(frozen=True)
+class SinkFailed:
+    """A sink failed with a unit that was to be handed to it once: it may have it or not."""
+
+    stream: StreamId
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class SourcesPolled:
     """The sources said how far pulse ``pulse`` reaches; ``body`` is the entry for the ingress log."""
 
@@ -181,6 +190,7 @@ Event = (
     | GateAsked
     | Produced
     | SinkDelivered
+    | SinkFailed
     | SourcesPolled
     | PushArrived
     | InSyncChanged

@@ -73,13 +73,13 @@ class Hosting:
         node.upstream.open(replica)
         node.comparison.open(replica.shard)
         for stream in [stream for shard in shards for stream in node.topology.outputs(shard)]:
-            stored = state.outboxes.get(stream, StoredUnits(state.committed))
+            stored = state.outboxes.get(stream, StoredUnits(max(state.committed, state.valid)))
             node.outboxes.open(stream, replica, node.layout, stored)
             sink = stream.consumer.part
             if sink in node.topology.sinks:
                 node.handover.open(stream)
             if sink in node.topology.sinks and sink not in node.topology.client_sinks:
-                node.sinks.open(stream, replica, node.layout)
+                node.sinks.open(stream, replica, node.layout, self._tried(replica, state, stored))
         out: list[Instruction] = [StartReplica(replica)]
         if node.sources is not None and replica == node.ingress:
             out += node.sources.begin()
@@ -89,6 +89,17 @@ class Hosting:
         # Others here may read what the replica produces, and have come further than its outboxes know.
         out += node.standing.greet(node.me)
         return [*out, *(Send(to, Serving(replica)) for to in sorted(node.links - {node.me}))]
+
+    def _tried(self, replica: ReplicaId, state: ReplicaState, stored: StoredUnits) -> int:
+        """The last unit that an earlier process on this disk may have handed to a sink.
+
+        It may have dropped it, too, before it committed the micro-batch; then the input of that is still here.
+        """
+        if replica not in self.node.recovered:
+            return 0
+        running = state.committed + 1
+        ran = any(header.number == running for headers in state.inboxes.values() for header in headers)
+        return max(stored.base + len(stored.headers), running if ran else 0)
 
     def unhost(self, replica: ReplicaId) -> None:
         """Stop working as ``replica``."""

@@ -55,21 +55,28 @@ class AnswerGate:
 
 @dataclass(frozen=True)
 class Deliver:
-    """Hand this unit of ``replica``'s outbox to its sink and report back by ``SinkDelivered``."""
+    """Hand this unit of ``replica``'s outbox to its sink and report back by ``SinkDelivered``.
+
+    A sink that fails is asked again until it takes the unit; with ``once`` it is never asked again, as it may have the
+    unit all the same, and ``SinkFailed`` reports that.
+    """
 
     replica: ReplicaId
     header: UnitHeader
+    once: bool = False
 
 
 @dataclass(frozen=True)
 class PollSources:
     """Ask every source how far it can be read; report back by ``SourcesPolled``.
 
-    The results of ``generation`` count for this pulse, unless an earlier one has asked for a later generation.
+    The results of ``generation`` count for this pulse, unless an earlier one has asked for a later generation. Those
+    deliver them whose turn it is by the ``layout`` of this version, where turns are taken.
     """
 
     pulse: int
     generation: int = 1
+    layout: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,10 +93,14 @@ class CommitEntry:
 
 @dataclass(frozen=True)
 class BeginReplica:
-    """Make an empty directory for a replica whose first micro-batch is unit ``base + 1`` of its input."""
+    """Make an empty directory for a replica whose first micro-batch is unit ``base + 1`` of its input.
+
+    Up to unit ``valid`` its results are not for anybody, because its state is still being built.
+    """
 
     replica: ReplicaId
     base: int
+    valid: int
 
 
 @dataclass(frozen=True)

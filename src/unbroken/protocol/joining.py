@@ -23,7 +23,7 @@ from unbroken.protocol.instructions import (
 )
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.messages import Claim, Claimed
-from unbroken.protocol.recovery import ReplicaState, StoredUnits
+from unbroken.protocol.recovery import ReplicaState
 from unbroken.protocol.strategy import Ha
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ class Joining:
         self.copies.discard(event.replica)
         join.arrived(event.state.committed, event.size, now_ms)
         self.node.traffic["state"] += event.size
-        return self.node.hosting.host(event.replica, event.state)
+        # Others that join here may read what it produces.
+        return [*self.node.hosting.host(event.replica, event.state), *self.link_up(self.node.me)]
 
     def _copy_again(self, now_ms: float) -> list[Instruction]:
         """The copy of the ingress log is of no use: its leader is gone, or the members went on without this node."""
@@ -172,10 +173,17 @@ class Joining:
         found = join.begin_anew(self._producers(join), now_ms)
         if found is None:
             return self._complain(join)
-        base, valid = found
-        outboxes = {stream: StoredUnits(valid) for stream in self.node.topology.outputs(join.replica.shard)}
-        state = ReplicaState(base, outboxes)
-        return [BeginReplica(join.replica, base), *self.node.hosting.host(join.replica, state)]
+        base, valid = self._known_from_colleagues(join, *found)
+        state = ReplicaState(base, valid=valid)
+        return [BeginReplica(join.replica, base, valid), *self.node.hosting.host(join.replica, state)]
+
+    def _known_from_colleagues(self, join: CatchUp, base: int, valid: int) -> tuple[int, int]:
+        """What the lost one was done with, if its colleagues know better than its producers."""
+        record = self.node.records.of(join.replica.shard)
+        if record is None or record.purged <= base:
+            return base, valid
+        join.version = record.purged
+        return record.purged, max(valid, record.valid)
 
     def _complain(self, join: CatchUp) -> list[Instruction]:
         """Say once that more nodes were lost than the strategy covers."""

@@ -10,6 +10,7 @@ from typing import Any
 from unbroken.errors import require
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
 from unbroken.protocol.strategy import Strategy
+from unbroken.protocol.turns import Turn
 
 INGRESS = ShardId("ingress", 0)
 """The shard that keeps the ingress log and reads every source."""
@@ -27,6 +28,11 @@ class Topology:
     While the code of segments is being replaced, the parts with the code that comes run beside those with the code that
     goes: ``replaces`` maps the former to the latter. Both process every unit; of their results for sinks those count
     that the unit's generation asks for.
+
+    With ``at_most_once`` a shard's replicas take turns in delivering to sinks, so that none is given a unit twice.
+
+    With ``whole``, replica r of every shard belongs to copy r of the dataflow, which is all on one node, takes its input
+    from nobody else and is given up as a whole.
     """
 
     sources: tuple[str, ...]
@@ -37,6 +43,8 @@ class Topology:
     client_sinks: frozenset[str] = frozenset()
     replaces: Mapping[str, str] = field(default_factory=dict)
     strategies: Mapping[str, Strategy] = field(default_factory=dict)
+    at_most_once: bool = False
+    whole: bool = False
 
     def strategy(self, part: str) -> Strategy:
         """How a part is kept available; unless it says otherwise, by replicas that all do everything."""
@@ -83,6 +91,13 @@ class Topology:
     def producers_of(self, part: str) -> list[str]:
         return [producer for producer, consumer in self.edges if consumer == part]
 
+    def taking_turns(self) -> list[ShardId]:
+        """The shards whose replicas take turns."""
+        if not self.at_most_once:
+            return []
+        last = {producer for producer, sink in self.edges if sink in self.sinks and sink not in self.client_sinks}
+        return [shard for part in self.segments if part in last for shard in self.shards(part)]
+
     def is_sink(self, shard: ShardId) -> bool:
         return shard.part in self.sinks
 
@@ -110,7 +125,8 @@ class Layout:
     A replica that is lost is not in the document any more, and ``next_index`` sees
     to it that its name is never used again. ``short_since`` says since when (ms since the epoch) a shard has fewer full
     replicas than it should. ``generations`` are those of the code that runs, ``generation`` the one whose results the
-    sources ask for from their next pulse on.
+    sources ask for from their next pulse on. ``homes`` are the nodes that shards get back to when these return.
+    ``turns`` say who delivers what shards produce, if that is to be at most once.
     """
 
     version: int
@@ -123,6 +139,8 @@ class Layout:
     generation: int = 1
     generations: tuple[int, ...] = (1,)
     held: frozenset[ReplicaId] = frozenset()
+    homes: Mapping[ShardId, NodeId] = field(default_factory=dict)
+    turns: Mapping[ShardId, Turn] = field(default_factory=dict)
 
     def counted(self, shard: ShardId) -> frozenset[ReplicaId]:
         """Everybody for whom units are kept."""
@@ -220,6 +238,7 @@ class Layout:
             taken.add((replica.shard, node))
         require(self.joining | self.held <= set(self.placement), "a replica joins or is held that has no place")
         require(self.generation in self.generations, f"the code of generation {self.generation} does not run")
+        require(all(turn.since <= self.version for turn in self.turns.values()), "a turn begins with a later layout")
         return True
 
     def to_json(self) -> dict[str, Any]:
@@ -234,6 +253,8 @@ class Layout:
             "short_since": {str(shard): since for shard, since in self.short_since.items()},
             "generation": self.generation,
             "generations": list(self.generations),
+            "homes": {str(shard): node for shard, node in self.homes.items()},
+            "turns": {str(turn.replica): turn.since for turn in self.turns.values()},
         }
 
     @classmethod
@@ -249,6 +270,11 @@ class Layout:
             short_since={ShardId.parse(shard): int(since) for shard, since in value["short_since"].items()},
             generation=int(value["generation"]),
             generations=tuple(int(generation) for generation in value["generations"]),
+            homes={ShardId.parse(shard): node for shard, node in value.get("homes", {}).items()},
+            turns={
+                (replica := ReplicaId.parse(name)).shard: Turn(replica, int(since))
+                for name, since in value.get("turns", {}).items()
+            },
         )
 
 
@@ -257,6 +283,9 @@ def chained_placement(topology: Topology, nodes: Mapping[NodeId, str]) -> Layout
 
     The load of a lost node spreads over its two neighbours in the chain, and two replicas of a shard never
     share a node as long as there are at least as many nodes as replicas. ``nodes`` maps names to disks.
+
+    Whole copies of the dataflow are not declustered: replica r of every shard lives on node r, and further nodes have
+    nothing to do until a copy needs another home.
     """
     chain = tuple(nodes)
     placement: dict[ReplicaId, NodeId] = {}
@@ -266,9 +295,11 @@ def chained_placement(topology: Topology, nodes: Mapping[NodeId, str]) -> Layout
         working = topology.replicas_of(shard)
         copies = [ReplicaId(shard, len(working) + i) for i in range(topology.strategy(shard.part).holding)]
         for replica in [*working, *copies]:
-            placement[replica] = chain[(position + replica.index) % len(chain)]
+            first = 0 if topology.whole else position
+            placement[replica] = chain[(first + replica.index) % len(chain)]
         held.update(copies)
         next_index[shard] = len(working) + len(copies)
-    layout = Layout(1, dict(nodes), placement, next_index, held=frozenset(held))
+    turns = {shard: Turn(ReplicaId(shard, 0), 1) for shard in topology.taking_turns()}
+    layout = Layout(1, dict(nodes), placement, next_index, held=frozenset(held), turns=turns)
     layout.check()
     return layout

@@ -110,6 +110,19 @@ class Offer:
 
 
 @dataclass(frozen=True)
+class Record:
+    """My replica is done with its input up to ``purged`` and has the rest up to ``pending`` under way.
+
+    What follows ``purged`` builds its state again with results that are right after its unit ``valid``.
+    """
+
+    replica: ReplicaId
+    purged: int
+    valid: int
+    pending: int
+
+
+@dataclass(frozen=True)
 class Serving:
     """This replica is at work here: whoever reads its streams or shares its shard may turn to it."""
 
@@ -138,6 +151,7 @@ Message = (
     | Claim
     | Claimed
     | Offer
+    | Record
     | Serving
     | DigestNote
     | Delivered

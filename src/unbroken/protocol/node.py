@@ -23,6 +23,7 @@ from unbroken.protocol.events import (
     Received,
     ReplicaStopped,
     SinkDelivered,
+    SinkFailed,
     SnapshotTaken,
     SourcesPolled,
     Started,
@@ -58,11 +59,13 @@ from unbroken.protocol.messages import (
     Ping,
     Pong,
     Progress,
+    Record,
     Serving,
     Subscribe,
     Unsubscribe,
 )
 from unbroken.protocol.outboxes import Outboxes
+from unbroken.protocol.records import Records
 from unbroken.protocol.recovery import ReplicaState
 from unbroken.protocol.replica import SegmentReplica
 from unbroken.protocol.ring import Ring
@@ -119,6 +122,7 @@ class NodeProtocol:
         self.holding = Holding(self)
         self.standby = Standby(self)
         self.upstream = UpstreamBackup(self)
+        self.records = Records(self)
         self.ring = Ring(self.me, tuned.ring_period_ms, tuned.ring_misses)
         self.ring.placed(self.layout)
         self._handlers: dict[type[Any], Callable[[Any, float], list[Instruction]]] = {
@@ -131,6 +135,7 @@ class NodeProtocol:
             GateAsked: self._gate_asked,
             Produced: self._produced,
             SinkDelivered: self._sink_delivered,
+            SinkFailed: self._sink_failed,
             SourcesPolled: self._sources_polled,
             PushArrived: self._push_arrived,
             InSyncChanged: self._in_sync_changed,
@@ -236,6 +241,9 @@ class NodeProtocol:
             case Offer():
                 self.holding.offered(message)
                 return []
+            case Record():
+                self.records.received(message)
+                return []
             case Serving():
                 return self._sees_serving(event.sender, message.replica)
             case DigestNote():
@@ -284,6 +292,7 @@ class NodeProtocol:
         if event.start > replica.committed:
             out += replica.commit(event.start)
             out += [*self.standing.committed(replica), *self.holding.committed(replica)]
+            out += self.records.committed(replica)
         replica.ask(event)
         return [*out, *replica.answers(now_ms)]
 
@@ -318,6 +327,23 @@ class NodeProtocol:
     def _sink_delivered(self, event: SinkDelivered, now_ms: float) -> list[Instruction]:
         out = self.sinks.finished(event.stream, event.number)
         return [*out, *self.standing.progress_of(event.stream), *self.standing.delivered(event.stream)]
+
+    def _sink_failed(self, event: SinkFailed, now_ms: float) -> list[Instruction]:
+        self.counters["units_given_up"] += 1
+        unit = f"unit {event.number} of {event.stream}"
+        sentence = f"{unit} is given up, as its sink failed with it and may have it: at-most-once ({event.reason})"
+        return [Report(sentence), *self._sink_delivered(SinkDelivered(event.stream, event.number), now_ms)]
+
+    def _give_up(self) -> list[Instruction]:
+        """Units that may have been delivered, by whoever had the turn before, are done with."""
+        out: list[Instruction] = []
+        for stream in list(self.sinks.deliveries):
+            count, steps = self.sinks.give_up(stream)
+            out += steps
+            if count:
+                self.counters["units_given_up"] += count
+                out += [*self.standing.progress_of(stream), *self.standing.delivered(stream)]
+        return out
 
     # --- ingress --------------------------------------------------------------------------------------
 
@@ -365,6 +391,7 @@ class NodeProtocol:
         out += [*self.joining.layout_changed(now_ms), *self.outboxes.layout_changed(self.layout)]
         out += self.ring.placed(self.layout)
         self.sinks.rank(self.layout)
+        self.records.layout_changed()
         for replica in self.replicas.values():
             replica.placed_by(self.layout)
         # Who has just been placed may have been greeted before anybody here knew what it is.
@@ -392,10 +419,12 @@ class NodeProtocol:
             if replica.restart_due(now_ms):
                 out.append(StartReplica(replica.replica))
             out += self.subscriptions.turn(replica, now_ms)
-        out += [*self.standby.tick(), *self.sinks.tick(now_ms), *self.handover.tick(), *self.upstream.acks()]
+        out += [*self.standby.tick(), *self._give_up(), *self.sinks.tick(now_ms), *self.handover.tick()]
+        out += self.upstream.acks()
         if self.sources is not None:
             out += self.sources.placed(set(self.layout.nodes_of(INGRESS)), self.links)
             newcomers = any(replica in self.progress for replica in self.layout.joining)
-            out += self.sources.tick(now_ms, self.in_flight(), self.layout.generation, newcomers)
+            version = self.layout.version if self.topology.at_most_once else 0
+            out += self.sources.tick(now_ms, self.in_flight(), self.layout.generation, newcomers, version)
         out += self.ring.tick(now_ms, self.links)
         return [*out, *self.joining.tick(now_ms), *self.holding.tick(now_ms)]

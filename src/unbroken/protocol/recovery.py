@@ -36,10 +36,12 @@ class LogState:
 class ReplicaState:
     """A replica as its directory shows it; the empty one is a replica that has yet to begin.
 
-    ``committed`` is the version of a segment's checkpoint; ``log`` is set for the ingress only.
+    ``committed`` is the version of a segment's checkpoint; ``log`` is set for the ingress only. A state that was built
+    again from recent input gives results that are right after unit ``valid``.
     """
 
     committed: int = 0
     outboxes: Mapping[StreamId, StoredUnits] = field(default_factory=dict)
     inboxes: Mapping[StreamId, tuple[UnitHeader, ...]] = field(default_factory=dict)
     log: LogState = field(default_factory=LogState)
+    valid: int = 0

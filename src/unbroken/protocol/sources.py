@@ -48,7 +48,9 @@ class SourceSide:
     def may_cut(self) -> bool:
         return self.log.leading and not self.log.ended and not self.polling
 
-    def tick(self, now_ms: float, in_flight: int, generation: int = 1, catching_up: bool = False) -> list[Instruction]:
+    def tick(
+        self, now_ms: float, in_flight: int, generation: int = 1, catching_up: bool = False, layout: int = 0
+    ) -> list[Instruction]:
         """Cut a pulse if it is time, and give up peers whose grace is over."""
         out: list[Instruction] = []
         self.pulse.ease(now_ms, catching_up)
@@ -57,7 +59,7 @@ class SourceSide:
             out += self._carried(self.log.lost(peer))
         if self.may_cut and self.pulse.due(now_ms, in_flight):
             self.polling = True
-            out.append(PollSources(self.log.last_pulse + 1, generation))
+            out.append(PollSources(self.log.last_pulse + 1, generation, layout))
         return out
 
     def wake_times_ms(self) -> list[float]:

@@ -39,7 +39,7 @@ class Standing:
     def tell(self, to: NodeId) -> list[Instruction]:
         node = self.node
         out = [step for replica in node.replicas.values() for step in self.report(replica, {to})]
-        out += node.holding.tell(to)
+        out += [*node.holding.tell(to), *node.records.tell(to)]
         for shard in node.snapshots:
             out += self._release_before_snapshot(shard, {to})
         for stream, delivery in node.sinks.deliveries.items():

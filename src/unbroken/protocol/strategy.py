@@ -34,6 +34,9 @@ class Strategy:
       back ``horizon_ms`` of event time (of cut time, if ``timed`` is false) from what consumers have acknowledged.
     - ``none``: there are none; the segment waits for its node to return.
 
+    A segment that ``shares`` its load has shards that stand in for each other: the next in their ring takes the place
+    of one that is lost, until its node returns.
+
     With ``upstream``, ``backups`` is the number of consecutive nodes that may fail at once: producers keep a unit until
     the effects of its effects are safe so many nodes further down.
     """
@@ -43,6 +46,7 @@ class Strategy:
     every: int = 1
     horizon_ms: float = STATELESS
     timed: bool = True
+    shares: bool = False
 
     def __post_init__(self) -> None:
         require(self.backups >= 0 and self.every >= 1 and self.horizon_ms >= 0, f"no strategy: {self}")

@@ -55,16 +55,23 @@ class Subscriptions:
         return sorted(nodes, key=lambda name: (name != node.me, hosts[name].index if name in hosts else 0, name))
 
     def _preferred(self, stream: StreamId, replica: ReplicaId) -> list[NodeId]:
-        """The same for one that takes a stream from one node: its own first, then others, not all replicas the same."""
+        """The same for one that takes a stream from one node: its own first, then others, not all replicas the same.
+
+        A copy of the whole dataflow takes nothing from others."""
         nodes = self.reachable(stream)
+        if self.node.topology.whole:
+            return [name for name in nodes if name == self.node.me]
         others = [name for name in nodes if name != self.node.me]
         start = replica.index % len(others) if others else 0
         return [*(name for name in nodes if name == self.node.me), *others[start:], *others[:start]]
 
     def keepers(self, stream: StreamId) -> set[NodeId]:
-        """The nodes that have to keep a stream for a replica before it counts: full producers, and whoever serves."""
+        """The nodes that have to keep a stream for a replica before it counts: full producers, and whoever serves.
+
+        In a whole copy, its own producer in any case; the others, because that one may have to be built again."""
         shard = self.node.topology.host_shard(stream.producer)
-        return set(self.node.layout.full_nodes_of(shard)) | set(self.reachable(stream))
+        own = {self.node.me} if self.node.topology.whole else set()
+        return set(self.node.layout.full_nodes_of(shard)) | set(self.reachable(stream)) | own
 
     # --- subscribing ----------------------------------------------------------------------------------
 
@@ -125,7 +132,8 @@ class Subscriptions:
         if replica.stopped is not None:
             return []
         for stream in sorted({stream for stream, _ in replica.holes}):
-            inbox, nodes = replica.inboxes[stream], self.producers(stream)
+            inbox = replica.inboxes[stream]
+            nodes = {self.node.me} if self.node.topology.whole else self.producers(stream)
             if nodes and all(replica.holes.get((stream, node), 0) > inbox.available for node in nodes):
                 replica.stopped = f"unit {inbox.available + 1} of {stream} is kept nowhere any more"
                 return [StopReplica(replica.replica, replica.stopped)]

@@ -52,7 +52,8 @@ class UnitHeader:
 
     ``pulse`` is the pulse that the unit completes, ``cut_ms`` the time at which the sources cut that pulse
     (the same on every replica) and ``final`` says that no unit will ever follow it. ``generation`` is the generation
-    of the user's code whose results count for that pulse, which all sources agree on with the cut.
+    of the user's code whose results count for that pulse, which all sources agree on with the cut. In a flow that
+    delivers at most once, so they do on the version of the ``layout`` that says who delivers it.
     """
 
     stream: StreamId
@@ -64,6 +65,7 @@ class UnitHeader:
     stable: bool = True
     final: bool = False
     generation: int = 1
+    layout: int = 0
 
     def to_bytes(self) -> bytes:
         value = {
@@ -76,6 +78,7 @@ class UnitHeader:
             "stable": self.stable,
             "final": self.final,
             "generation": self.generation,
+            "layout": self.layout,
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -92,4 +95,5 @@ class UnitHeader:
             stable=bool(value["stable"]),
             final=bool(value["final"]),
             generation=int(value["generation"]),
+            layout=int(value.get("layout", 0)),
         )

@@ -10,9 +10,10 @@ from unbroken.digest import digest_column
 from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow import Dataflow, Segment
 from unbroken.protocol.strategy import Ha
-from unbroken.sharding import check_key_type
+from unbroken.sharding import EVERYTHING, check_key_type, key_columns_of
 from unbroken.spark.determinism import find_nondeterminism
 from unbroken.spark.horizon import Horizon, Unbounded, horizon_of, unbounded_problem
+from unbroken.spark.types import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,6 +135,11 @@ def _key_problems(segment: Segment, schemas: Mapping[str, StructType]) -> list[P
     shapes: dict[str, list[str]] = {}
     for name, columns in segment.shard_by.items():
         schema = schemas[name]
+        if columns == (EVERYTHING,):
+            if not key_columns_of(arrow_schema(schema), columns):
+                what = f"routing='random' spreads rows by their values, and {name} has no column that is fit for that"
+                out.append(Problem(segment.where, what, "add a column that is not floating-point and not nested"))
+            continue
         for column in columns:
             if column not in schema.names:
                 what = f"shard_by names column {column!r}, which {name} does not have"

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from unbroken.spark.plans import Expression, Plan, class_of, items
 
 DELAY = "spark.watermarkDelayMs"
-WINDOW = "spark.timeWindow"
 SESSION = "spark.sessionWindow"
 
 _PASSING = frozenset(

@@ -186,7 +186,10 @@ def _unkeyed(node: Plan) -> Unbounded | None:
     streams = [child for child in items(node.children()) if child.isStreaming()]
     if len(streams) > 1 and name != "Union":
         why = "how long a join of streams keeps rows depends on its condition and on how far its inputs are apart"
-        remedy = "declare state_horizon='10min' (how far apart in time two rows can be that still have to meet)"
+        remedy = (
+            "declare state_horizon='10min' (the watermark's delay, how far apart in time two rows may be that have to "
+            "meet, and how far one input may be ahead of the other, together)"
+        )
         return Unbounded(why, f"{remedy}, or {OTHERWISE}")
     if any(query.isStreaming() for query in items(node.subqueries())):
         return Unbounded("a subquery reads a stream", f"{DECLARE}, or {OTHERWISE}")
@@ -202,8 +205,8 @@ def _within_watermark(node: Plan) -> Unbounded:
         "however long ago, if more and more copies of it come"
     )
     remedy = (
-        f"if copies are never further apart than the watermark's delay, declare state_horizon='{2 * delay}ms', "
-        f"twice that delay; otherwise add the event time to dropDuplicates, or {OTHERWISE}"
+        f"if copies are never further apart than the watermark's delay, declare "
+        f"state_horizon='{2 * delay + PRECISION_MS}ms', just more than twice that delay; otherwise add the event time to dropDuplicates, or {OTHERWISE}"
     )
     return Unbounded(why, remedy)
 

@@ -19,6 +19,7 @@ from unbroken.protocol.units import UnitHeader
 from unbroken.sharding import spark_shard_column, split_by_column
 from unbroken.spark.analysis import input_schema
 from unbroken.spark.checkpoints import watermark_before
+from unbroken.spark.types import arrow_schema
 from unbroken.transport.store import UnitStore, encode_unit
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class CutInfo:
     cut_ms: int
     final: bool
     generation: int = 1
+    layout: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class QueryRunner:
         frame = self.segment.function(*(self._input(name) for name in self.segment.inputs))
         self._floats = float_columns(frame.schema)
         self._digest = digest_column(frame.schema)
+        self._columns = arrow_schema(frame.schema)
         self._look_for_consumers()
         writer = frame.writeStream.outputMode(self.segment.output_mode).foreachBatch(self._micro_batch)
         self._query = writer.option("checkpointLocation", str(self.checkpoint)).start()
@@ -150,7 +153,7 @@ class QueryRunner:
         if found != self._consumers or not self._marks:
             self._consumers = found
             self._marks = [self._digest] + [
-                spark_shard_column(consumer.keys, consumer.shards).alias(f"__ub_shard_{i}")
+                spark_shard_column(consumer.keys, consumer.shards, self._columns).alias(f"__ub_shard_{i}")
                 for i, consumer in enumerate(found)
                 if consumer.shards > 1
             ]
@@ -165,9 +168,8 @@ class QueryRunner:
     def _write(self, stream: StreamId, number: int, piece: pa.Table, info: CutInfo) -> UnitHeader:
         digest = digest_of(piece, self._floats)
         rows = piece.drop_columns([HASH_COLUMN])
-        header = UnitHeader(
-            stream, number, info.pulse, info.cut_ms, digest, rows.nbytes, True, info.final, info.generation
-        )
+        facts = (info.pulse, info.cut_ms, digest, rows.nbytes, True, info.final, info.generation, info.layout)
+        header = UnitHeader(stream, number, *facts)
         path = self._around.store.outbox_path(self.replica, stream, number)
         if not os.path.exists(path):
             self._around.store.write(path, encode_unit(header, rows))

@@ -21,6 +21,7 @@ from unbroken.protocol.messages import (
     Ping,
     Pong,
     Progress,
+    Record,
     Serving,
     Subscribe,
     Unsubscribe,
@@ -46,6 +47,8 @@ def encode(message: Message) -> bytes:
             fields = ["serving", str(replica)]
         case Ack(stream, subscriber, through, level, valid):
             fields = ["ack", str(stream), subscriber, through, *([level, valid] if level else [])]
+        case Record(replica, purged, valid, pending):
+            fields = ["record", str(replica), purged, valid, pending]
         case Offer(replica, version):
             fields = ["offer", str(replica), version]
         case DigestNote(replica, stream, number, digest):
@@ -75,7 +78,7 @@ def encode(message: Message) -> bytes:
 def purpose(message: Message) -> str:
     """What the bytes of a message are spent on: acknowledgements, copies of the ingress log, or keeping in touch."""
     match message:
-        case Ack() | AppendAck() | Delivered() | Claimed() | Offer():
+        case Ack() | AppendAck() | Delivered() | Claimed() | Offer() | Record():
             return "acknowledgements"
         case Append():
             return "redundancy"
@@ -104,6 +107,7 @@ _DECODERS: dict[str, Callable[[list[Any], bytes], Message]] = {
     "claimed": lambda f, _: Claimed(
         StreamId.parse(f[0]), ReplicaId.parse(f[1]), int(f[2]), int(f[3]), None if f[4] is None else int(f[4])
     ),
+    "record": lambda f, _: Record(ReplicaId.parse(f[0]), *(int(number) for number in f[1:4])),
     "offer": lambda f, _: Offer(ReplicaId.parse(f[0]), int(f[1])),
     "serving": lambda f, _: Serving(ReplicaId.parse(f[0])),
     "join-log": lambda f, _: JoinLog(str(f[0]), int(f[1])),

@@ -1,0 +1,242 @@
+"""`unbroken bench strategies`: what each way to keep a segment available costs, and how long it takes to go on.
+
+The measures are those of Hwang et al. (High-Availability Algorithms for Distributed Stream Processing): bytes for
+availability per byte for processing, the time until a loss is noticed, until results come again, and until they come as
+soon as before; for several intervals between acknowledgements or checkpoints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from rich.table import Table
+
+from unbroken.bench.delivery import Reading
+from unbroken.bench.figures import STEADY_S, Phases, pulse, spread
+from unbroken.bench.observed import END_SLACK_S, START_S, Observed, Say, observed, wait_until
+from unbroken.bench.restart import measure_restart
+from unbroken.bench.strategy_figures import UNDETECTED, Recovery, first_notice, gaps, missing_units, ratios, spent
+from unbroken.cluster.status import overhead
+from unbroken.errors import UnbrokenError
+from unbroken.protocol.ids import ShardId
+from unbroken.protocol.strategy import Ha
+
+STRATEGIES = tuple(ha.value for ha in Ha)
+MEASURED = ShardId("counted", 0)
+"""The shard that is kept available in different ways, in ``windowed.py``."""
+
+PULSE_MS = 750
+WARM_S = 25.0
+SETTLE_S = 20.0
+"""How much longer than planned the warm-up may take until results come within a few pulses."""
+
+SETTLED_PULSES = 4
+AFTER_S = 45.0
+"""Time for which rows come after the kill: a node that is started again needs half of it."""
+
+ANSWER_S = 10.0
+LONGEST_INTERVAL = 1_000
+
+
+@dataclass(frozen=True)
+class StrategiesSettings:
+    """What to measure; one run with a kill takes about two and a half minutes."""
+
+    strategies: Sequence[str] = STRATEGIES
+    intervals: Sequence[int] = (1, 2, 4, 8)
+    rate: int = 2_000
+
+    @classmethod
+    def parse(cls, strategies: str, intervals: str, rate: int) -> StrategiesSettings:
+        """Settings as they are written on the command line."""
+        names = [name.strip() for name in strategies.split(",")]
+        unknown = sorted(set(names) - set(STRATEGIES))
+        if unknown:
+            raise UnbrokenError(f"there is no strategy {', '.join(unknown)}; use some of: {','.join(STRATEGIES)}")
+        try:
+            numbers = [int(number) for number in intervals.split(",")]
+        except ValueError:
+            numbers = []
+        if not numbers or not all(1 <= number <= LONGEST_INTERVAL for number in numbers):
+            raise UnbrokenError(f"{intervals!r} are no intervals; write numbers from 1 to {LONGEST_INTERVAL} as 1,2,4")
+        if rate < 1:
+            raise UnbrokenError(f"a rate of {rate} rows per second cannot be measured; give 1 or more")
+        return cls(tuple(dict.fromkeys(names)), tuple(dict.fromkeys(numbers)), rate)
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """What a flow needed in a time in which nothing happened."""
+
+    bytes: dict[str, int]
+    rows: int
+    cpu_cores: float
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What was killed when, and whether it was the node that decides about the layout, which costs an election."""
+
+    node: str
+    at_ms: float
+    controlled: bool
+
+
+def run_strategies(settings: StrategiesSettings, say: Say) -> dict[str, Any]:
+    """Every strategy with every interval, each with a cluster of its own, and a restart of plain Spark."""
+    plain = measure_restart(settings.rate, WARM_S, STEADY_S, say)
+    say(f"plain Structured Streaming: {plain['gap_ms']['after'] / 1000:.1f} s without results")
+    runs: list[dict[str, Any]] = []
+    for strategy in settings.strategies:
+        for interval in settings.intervals:
+            case = {"strategy": strategy, "interval": interval}
+            try:
+                runs.append({**case, **_measure(strategy, interval, settings.rate, say)})
+            except UnbrokenError as error:
+                # The other runs take an hour: what is there of them is worth having.
+                say(f"{strategy} {interval}: failed: {error}")
+                runs.append({**case, "error": str(error)})
+    return {
+        "rate_per_s": settings.rate,
+        "pulse_ms": PULSE_MS,
+        "cores": os.cpu_count(),
+        "plain": plain,
+        "runs": runs,
+        "ratios": ratios(runs, plain["gap_ms"]["after"]),
+    }
+
+
+def strategies_table(result: dict[str, Any]) -> Table:
+    """One line for each run, and one for plain Spark."""
+    table = Table(title="What availability costs, and what it takes to go on")
+    for column in ("strategy", "interval", "overhead", "cores", "detected", "results", "as before", "gap", "lost"):
+        table.add_column(column, justify="left" if column == "strategy" else "right")
+    for run in result["runs"]:
+        if "error" in run:
+            table.add_row(run["strategy"], str(run["interval"]), "failed")
+            continue
+        table.add_row(
+            run["strategy"],
+            str(run["interval"]),
+            _shown(run["overhead"], "", 3),
+            _shown(run["cpu_cores"], ""),
+            _shown(run["detection_s"], " s"),
+            _shown(run["partial_s"]["from_kill"], " s"),
+            _shown(run["full_s"]["from_kill"], " s"),
+            _shown(run["gap_ms"]["after"] / 1000, " s"),
+            f"{run['lost']:,}",
+        )
+    plain = result["plain"]
+    again = _shown(plain["partial_s"]["from_kill"], " s")
+    table.add_row(
+        "plain Spark, restarted", "", "", "", "", again, "", _shown(plain["gap_ms"]["after"] / 1000, " s"), ""
+    )
+    table.caption = "times from the kill; overhead: bytes for availability per byte of data; lost: rows"
+    return table
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Processor time of processes and their descendants, those that have ended included."""
+    total = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            for each in [process, *process.children(recursive=True)]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    used = each.cpu_times()
+                    total += used.user + used.system + used.children_user + used.children_system
+    return total
+
+
+def _measure(strategy: str, interval: int, rate: int, say: Say) -> dict[str, Any]:
+    name = f"{strategy}, every {interval} units"
+    say(f"{name}: starting three nodes")
+    seconds = int(START_S + WARM_S + STEADY_S + AFTER_S)
+    load = {"STRATEGY": strategy, "INTERVAL": interval, "RATE": rate, "SECONDS": seconds, "PULSE_MS": PULSE_MS}
+    with observed("windowed.py", load) as run:
+        run.settle(WARM_S, SETTLED_PULSES * PULSE_MS, WARM_S + SETTLE_S)
+        quiet = _stay_quiet(run, STEADY_S)
+        kill = _kill(run)
+        if strategy == Ha.NONE.value:
+            run.restart(kill.node)
+        say(f"{name}: {kill.node} killed")
+        run.await_end(seconds + END_SLACK_S)
+        history = run.history()
+    detected_ms = None
+    if strategy not in UNDETECTED:
+        detected_ms = first_notice(history, kill.at_ms, (kill.node, str(MEASURED)))
+    samples, units = run.reader.samples, [number for _, number in run.reader.units]
+    phases = Phases.of(samples, kill.at_ms, float("inf"))
+    figures = {
+        "overhead": overhead(quiet.bytes),
+        "bytes": quiet.bytes,
+        "rows": quiet.rows,
+        "cpu_cores": quiet.cpu_cores,
+        "pulse_ms": pulse(phases.before),
+        "latency_ms": {"before": spread(phases.before), "after": spread(phases.during)},
+        "killed": kill.node,
+        "controlled": kill.controlled,
+        **Recovery.of(samples, kill.at_ms, detected_ms).to_json(),
+        "gap_ms": gaps(samples, kill.at_ms),
+        "lost": run.reader.lost(rate * seconds),
+        "missing_units": missing_units(units),
+        "first_unit": min(units),
+        "duplicated": run.reader.duplicated,
+        "story": _since(history, kill.at_ms),
+    }
+    say(f"{name}: overhead {figures['overhead']}, {figures['gap_ms']['after'] / 1000:.1f} s without results")
+    return figures
+
+
+def _stay_quiet(run: Observed, seconds: float) -> Quiet:
+    """Let the flow run, and tell what it needed."""
+    pids = [process.pid for process in run.cluster.nodes.values()]
+    first, began_cpu, began = _reading(run), cpu_seconds(pids), time.monotonic()
+    while time.monotonic() < began + seconds:
+        if run.reader.ended():
+            raise UnbrokenError("the flow ended before the kill; the machine may be too busy: try again alone")
+        time.sleep(0.1)
+    last, used, passed = _reading(run), cpu_seconds(pids) - began_cpu, time.monotonic() - began
+    return Quiet(spent(first, last), last.rows - first.rows, round(used / passed, 3))
+
+
+def _reading(run: Observed) -> Reading:
+    """The counters of all nodes; one that does not answer in time would be missing in the sums."""
+    found: list[Reading] = []
+
+    def complete() -> bool:
+        states = run.cluster.status()
+        if all(state.get("state") == "running" for state in states):
+            found.append(Reading.of(states))
+        return bool(found)
+
+    wait_until(complete, ANSWER_S, "all nodes to answer")
+    return found[0]
+
+
+def _kill(run: Observed) -> Kill:
+    """Kill the node with the replica that works, the oldest of them."""
+    hosts = run.layout().working_nodes_of(MEASURED)
+    if not hosts:
+        raise UnbrokenError(f"no node hosts {MEASURED}")
+    node, controller = next(iter(hosts)), run.controller()
+    return Kill(node, run.kill(node), node == controller)
+
+
+def _since(history: Iterable[dict[str, Any]], killed_ms: float) -> list[str]:
+    """What was told from the kill on, each with the seconds after it."""
+    return [
+        f"{max(0.0, entry['time_ms'] - killed_ms) / 1000:.2f} s, {entry['node']}: {entry['sentence']}"
+        for entry in history
+        if entry["time_ms"] >= int(killed_ms)
+    ]
+
+
+def _shown(value: float | None, unit: str, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}{unit}"

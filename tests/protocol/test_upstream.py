@@ -1,0 +1,135 @@
+"""cause(): from an output unit to the first input unit that still matters, and the levels of acknowledgements."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.model_parts import DELAY, Window, row_time
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.outbox import Outbox
+from unbroken.protocol.strategy import Ha, Strategy
+from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.upstream import Causes
+
+SHARD, SINK = ShardId("s0", 0), ShardId("s1", 0)
+STREAM = StreamId(SHARD, SINK)
+
+
+def causes(horizon_ms: float, timed: bool, times: list[float]) -> Causes:
+    out = Causes(Strategy(Ha.UPSTREAM, horizon_ms=horizon_ms, timed=timed))
+    for number, time_ms in enumerate(times, start=1):
+        out.note(number, time_ms)
+        out.check()
+    return out
+
+
+def test_without_state_results_depend_on_their_unit_alone() -> None:
+    assert causes(0, True, []).before(17) == 17
+
+
+@pytest.mark.parametrize(
+    ("through", "before"),
+    [
+        (1, 0),  # the watermark has not moved yet
+        (4, 1),  # at 300 - 200 = 100 what unit 1 brought (up to 100) is forgotten
+        (5, 2),
+        (6, 2),  # the watermark stands still, and nothing more is forgotten
+    ],
+)
+def test_what_the_watermark_has_passed_by_the_horizon_does_not_matter(through: int, before: int) -> None:
+    assert causes(200, True, [0, 100, 200, 300, 400, 400]).before(through) == before
+
+
+def test_by_the_time_of_cuts() -> None:
+    found = causes(20, False, [10, 20, 30, 40])
+    assert [found.before(n) for n in (2, 3, 4)] == [0, 1, 2]
+
+
+def test_what_has_no_mark_is_taken_to_matter() -> None:
+    found = causes(200, True, [0, 100, 200, 300, 400])
+    found.forget(4)
+    assert found.before(2) == 0 and found.before(5) == 0, "whether unit 3 matters cannot be told any more"
+    assert causes(200, True, []).before(3) == 0
+    found.note(9, 900)
+    assert found.before(9) == 0, "a hole, as after a restart"
+
+
+def test_marks_that_are_kept_are_enough() -> None:
+    found = causes(200, True, [0, 100, 200, 300, 400, 500])
+    through = found.before(5)
+    found.forget(through)
+    assert found.before(6) == 3
+
+
+@given(st.integers(1, 6), st.integers(8, 40), st.data())
+def test_a_window_that_is_built_again_has_the_same_results(length: int, last: int, data: st.DataObject) -> None:
+    """From the unit after ``before(v)`` on, a fresh state has the results after v of one that has seen everything."""
+    strategy = Strategy(Ha.UPSTREAM, horizon_ms=10.0 * length + DELAY)
+    states, found = [Window()], Causes(strategy)
+    for number in range(1, last + 1):
+        found.note(number, states[-1].watermark(number, strategy))
+        states.append(states[-1].after(number, number, strategy))
+    through = data.draw(st.integers(1, last - 1))
+    again = Window()
+    for number in range(found.before(through) + 1, last + 1):
+        again = again.after(number, number, strategy)
+        if number > through:
+            assert (again.rows, again.closed) == (states[number].rows, states[number].closed)
+    assert row_time(1) > 0
+
+
+# --- levels -------------------------------------------------------------------------------------------------
+
+
+def outbox(levels: int, units: int = 9) -> Outbox:
+    box = Outbox(STREAM, frozenset({ReplicaId(SINK, 0)}), levels=levels)
+    for number in range(1, units + 1):
+        box.add(UnitHeader(STREAM, number, number, 0, Digest(1, number)))
+    return box
+
+
+def test_units_are_let_go_at_the_level_that_is_needed() -> None:
+    box, consumer = outbox(levels=2), str(ReplicaId(SINK, 0))
+    box.ack(consumer, 7)
+    box.ack(consumer, 5, level=1, valid=6)
+    assert box.trim() == [] and (box.bound(0), box.bound(1), box.bound(2)) == (7, 5, 0)
+    box.ack(consumer, 3, level=2, valid=4)
+    assert box.trim() == [1, 2, 3] and (box.base, box.owed, box.valid) == (3, 3, 4)
+    assert box.rebuilds
+    box.ack(consumer, 9, level=3)
+    assert box.bound(3) == 3, "nobody asked for that level"
+    box.check()
+
+
+def test_one_that_keeps_its_state_safe_has_said_all_with_level_0() -> None:
+    box = outbox(levels=0)
+    box.ack(str(ReplicaId(SINK, 0)), 4)
+    assert (box.bound(0), box.bound(1), box.bound(2)) == (4, 4, 4)
+
+
+def test_what_clients_may_still_ask_for_is_not_acknowledged() -> None:
+    box = Outbox(STREAM, frozenset(), retain=3)
+    for number in range(1, 9):
+        box.add(UnitHeader(STREAM, number, number, 0, Digest(1, number)))
+    assert box.bound(0) == 5
+
+
+def test_an_outbox_that_was_begun_anew_may_have_too_little() -> None:
+    """Its consumer's state reaches further back than what it has produced itself."""
+    box = Outbox(STREAM, frozenset({ReplicaId(SINK, 0)}), base=6, levels=1)
+    box.ack(str(ReplicaId(SINK, 0)), 4, level=1, valid=8)
+    assert not box.rebuilds
+    box.ack(str(ReplicaId(SINK, 0)), 6, level=1, valid=9)
+    assert box.rebuilds
+
+
+def test_a_quiet_outbox_sends_what_is_lacking_when_it_is_needed() -> None:
+    box = outbox(levels=0)
+    box.quiet = True
+    box.subscribe("someone", 0)
+    assert box.sends() == []
+    box.ack("someone", 7)
+    box.quiet = False
+    assert box.sends() == [("someone", 8), ("someone", 9)]
