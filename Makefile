@@ -16,7 +16,7 @@ help:
 	@echo "make types   mypy --strict on src, ordinary mypy on tests"
 	@echo "make bench   run the core benchmark"
 	@echo "make chaos   run 30 seeded schedules of real faults and check every result (build/chaos)"
-	@echo "make survival  try every loss and order one by one on a running flow (about 7 minutes)"
+	@echo "make survival  all tests on running flows, also those that make test leaves out (about 15 minutes)"
 	@echo "make clean   remove $(VENV), build/ and caches"
 
 venv: $(STAMP)
@@ -48,7 +48,8 @@ demo: venv
 	$(BIN)/unbroken demo --out build/demo
 
 test: venv
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 -m "not (slow or spark or cluster)"
+	$(BIN)/python -m pytest -q -m "(spark or cluster) and not slow"
 
 lint: venv
 	$(BIN)/ruff check src tests
@@ -66,7 +67,7 @@ chaos: venv
 	$(BIN)/unbroken chaos --seeds 1-30 --json
 
 survival: venv
-	$(BIN)/python -m pytest -q -m "" tests/recovery
+	$(BIN)/python -m pytest -q -m "slow or cluster" tests/recovery tests/cluster tests/strategies tests/bench
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

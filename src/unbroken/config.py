@@ -94,6 +94,12 @@ class Settings(BaseModel):
         le=600_000,
         description="With single delivery: silence of a producer after which a waiting consumer turns to another.",
     )
+    pairs: str = Field(
+        default="partition",
+        pattern="^(partition|cluster)$",
+        description="'partition': each shard's replicas are placed, fed and replaced on their own; 'cluster': each node "
+        "that takes part has a whole copy of the dataflow, which feeds itself and is lost as a whole: the baseline.",
+    )
     ack_every: int = Field(
         default=1,
         ge=1,

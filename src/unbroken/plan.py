@@ -13,7 +13,7 @@ from unbroken.errors import FlowError, Problem
 from unbroken.flow import OUTPUT_MODES, Dataflow, Segment
 from unbroken.network import is_network
 from unbroken.protocol.layout import INGRESS, Topology
-from unbroken.redundancy import redundancy_problems
+from unbroken.redundancy import pair_problems, redundancy_problems
 
 MAX_SHARDS = 256
 
@@ -66,7 +66,7 @@ def load_text(path: Path, text: str, generation: int = 1) -> Dataflow:
 
 def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:
     """The flow's shards and streams; raises with every problem that can be seen without Spark."""
-    problems = [*_part_problems(flow), *_segment_problems(flow, nodes or flow.settings.nodes)]
+    problems = [*_part_problems(flow), *_segment_problems(flow, nodes or flow.settings.nodes), *pair_problems(flow)]
     order = _order(flow, problems)
     if problems:
         raise FlowError(problems)
@@ -84,6 +84,7 @@ def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:
         client_sinks=frozenset(name for name, sink in flow.sinks.items() if sink.connector.client),
         strategies=strategies,
         at_most_once=flow.settings.guarantee == "at-most-once",
+        whole=flow.settings.pairs == "cluster",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from unbroken.config import milliseconds
 from unbroken.errors import Problem
-from unbroken.flow import HA, ROUTINGS, Redundancy, Segment
+from unbroken.flow import HA, ROUTINGS, Dataflow, Redundancy, Segment
 from unbroken.protocol.strategy import Ha
 
 MAX_REPLICAS = 8
@@ -21,6 +21,26 @@ def redundancy_problems(segment: Segment, nodes: int) -> list[Problem]:
     numbers = [*_out_of_range(asked)]
     found = numbers or [*_contradictions(asked), *_too_few(asked, nodes), *_sharing(segment)]
     return [Problem(segment.where, what, remedy) for what, remedy in found]
+
+
+def pair_problems(flow: Dataflow) -> list[Problem]:
+    """What keeps a dataflow from running in whole copies, if that is asked for."""
+    if flow.settings.pairs != "cluster":
+        return []
+    out: list[Problem] = []
+    for segment in flow.segments.values():
+        if segment.redundancy.ha in HA and segment.redundancy.ha != Ha.ACTIVE.value:
+            what = f"pairs='cluster' runs whole copies of the dataflow, and ha={segment.redundancy.ha!r} has none"
+            out.append(Problem(segment.where, what, "leave out ha (and routing), or say pairs='partition'"))
+    counts = {name: segment.redundancy.backups + 1 for name, segment in flow.segments.items()}
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        what = f"with pairs='cluster' a copy has one replica of each segment, but their numbers differ: {found}"
+        out.append(Problem(flow.where, what, "set replicas on the dataflow only, or say pairs='partition'"))
+    if flow.settings.snapshots is not None:
+        what = "with pairs='cluster' a lost copy is built again from another copy, never from snapshots"
+        out.append(Problem(flow.where, what, "leave out snapshots, or say pairs='partition'"))
+    return out
 
 
 def _out_of_range(asked: Redundancy) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ def test_throughput_is_that_of_the_second_half() -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_one_system_beside_plain_spark() -> None:
     # No warm-up: on a busy machine the first micro-batch may take all rows of so short a run.

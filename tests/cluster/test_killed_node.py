@@ -75,6 +75,7 @@ def read_to(results: Subscription, deadline_s: float, stop_at_pulse: int | None 
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_killing_the_ingress_leader_is_not_noticed(out: Path, flow_file: Path, tmp_path: Path) -> None:
     before = set(psutil.Process().children(recursive=True))

@@ -9,7 +9,8 @@ from itertools import count
 
 from protocol.model_parts import Exchange, FakeSpark, Sink, digest_of
 from protocol.sim_disk import Disk, ReplicaDisk
-from protocol.sim_programs import Programs, generation_asked, lane_of
+from protocol.sim_programs import Lane, Programs, generation_asked, lane_of
+from protocol.sim_sinks import OnceSink
 from protocol.sim_store import Store, Write
 from unbroken.protocol.events import Event, LinkUp, Started
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
@@ -90,6 +91,7 @@ class SimNode:
     pushed: list[bytes] = field(default_factory=list)
     cut: int = 0
     deliveries: dict[StreamId, tuple[ReplicaId, UnitHeader]] = field(default_factory=dict)
+    lingering: set[StreamId] = field(default_factory=set)
     documents: deque[InSync | Layout] = field(default_factory=deque)
     writes: deque[tuple[Write, ReplicaId | None]] = field(default_factory=deque)
     transfers: list[Transfer] = field(default_factory=list)
@@ -122,7 +124,9 @@ class ClusterEffects:
         self.hasty = False
         self.settings = settings
         self.now = 0.0
-        self.sink = Sink()
+        self.sink = OnceSink() if topology.at_most_once else Sink()
+        self.interrupted: dict[ShardId, int] = {}
+        self.refused: set[tuple[Lane, int]] = set()
         self.serial = count(1)
         self.nodes: dict[NodeId, SimNode] = {}
         self.disks = {name: Disk(f"{name}-disk") for name in [*names, *(f"s{i}" for i in range(standbys))]}
@@ -158,6 +162,9 @@ class ClusterEffects:
         placed = layout.hosted(name) if layout.nodes.get(name) == disk.identity else []
         disk.replicas = {replica: held for replica, held in disk.replicas.items() if replica in placed}
         recovered = {replica: held.recover(replica) for replica, held in disk.replicas.items()}
+        for replica, held in disk.replicas.items():
+            begun = held.newest()
+            self.interrupted[replica.shard] = max(begun, self.interrupted.get(replica.shard, 0))
         protocol = NodeProtocol(name, self.topology, layout, self.store.sync, recovered, self.settings, disk.identity)
         self.nodes[name] = SimNode(protocol, disk, layout.generations)
         self.store.present[name] = disk.identity
@@ -259,6 +266,7 @@ class ClusterEffects:
             node.sparks.pop(replica, None)
             node.disk.replicas.pop(replica, None)
             node.deliveries = {stream: found for stream, found in node.deliveries.items() if found[0] != replica}
+            node.lingering &= set(node.deliveries)
             if replica.shard == INGRESS:
                 node.jobs.clear()
 
@@ -306,6 +314,7 @@ class ClusterEffects:
         node.dropped[owner, stream] = max(last, node.dropped.get((owner, stream), 0))
         if stream.consumer.part in self.programs.known[1].topology.sinks:
             due = max((h.number for h in headers if self.programs.counts(stream, h.generation)), default=0)
+            self.sink.done_with(lane_of(stream), due)
             assert self.sink.through(lane_of(stream)) >= due, f"unit {due} of {stream} dropped undelivered"
         elif not again:
             for consumer in node.protocol.layout.counted(stream.consumer):
@@ -335,6 +344,7 @@ class ClusterEffects:
         content: int,
         final: bool,
         generation: int,
+        layout: int,
         faithful: bool = True,
     ) -> UnitHeader:
         """Agreement, determinism, stability: the same unit has the same content wherever it is produced, except by
@@ -343,7 +353,7 @@ class ClusterEffects:
             known = self.units.setdefault((stream, number, disk.copy), content)
             assert known == content, f"unit {number} of {stream} is produced with another content"
         digest = digest_of(content)
-        header = UnitHeader(stream, number, number, number, digest, size=1, final=final, generation=generation)
+        header = UnitHeader(stream, number, number, number, digest, 1, True, final, generation, layout)
         disk.outbox[stream, number] = (header, content)
         return header
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterator
 from protocol.cluster_steps import Action, ClusterSteps
 from protocol.model_parts import FakeSpark
 from protocol.sim_disk import Disk
-from protocol.sim_programs import generation_asked
-from unbroken.protocol.events import PushArrived, QueryFailed, ReplicaStopped
+from protocol.sim_programs import Lane, generation_asked, lane_of, layout_asked
+from protocol.sim_sinks import OnceSink
+from unbroken.protocol.events import PushArrived, QueryFailed, ReplicaStopped, SinkFailed
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of, segment_of
 from unbroken.protocol.ingress import ProposeInSync
 from unbroken.protocol.layout import INGRESS
@@ -25,9 +26,13 @@ __all__ = ["Action", "Cluster"]
 
 
 class Cluster(ClusterSteps):
-    """The cluster with everything that can go wrong in it. ``upgrades`` may still be asked for."""
+    """The cluster with everything that can go wrong in it. ``upgrades`` may still be asked for.
+
+    Sinks fail, or are slow to come back, only if ``sinks_fail``.
+    """
 
     upgrades = 0
+    sinks_fail = False
 
     # --- faults ---------------------------------------------------------------------------------------
 
@@ -50,6 +55,8 @@ class Cluster(ClusterSteps):
                 if failures < RESTARTS or self.spares([replica]):
                     out.append(("fail", name, replica))
             out += [("break", name, transfer.replica) for transfer in node.transfers]
+            if self.sinks_fail:
+                out += [(kind, name, stream) for stream in node.deliveries for kind in ("linger", "refuse")]
             if not self.store.draining and len(self.nodes) > 2:
                 out.append(("drain", name))
         out += [("boot", name) for name in self.disks if name not in self.nodes]
@@ -220,6 +227,17 @@ class Cluster(ClusterSteps):
         for transfer in self.nodes[name].transfers:
             if transfer.replica == replica:
                 transfer.stage = "failed"
+
+    def do_refuse(self, name: NodeId, stream: StreamId) -> None:
+        """A sink fails with a unit: it is asked again, or never again if it may not have the unit twice."""
+        node = self.nodes[name]
+        if self.runs(name) and stream in node.deliveries and self.topology.at_most_once:
+            _, header = node.deliveries.pop(stream)
+            node.lingering.discard(stream)
+            self.refused.add((lane_of(stream), header.number))
+            self.handle(name, SinkFailed(stream, header.number, "it is away"))
+        elif self.runs(name):
+            node.lingering.discard(stream)
 
     def do_drain(self, name: NodeId) -> None:
         self.store.draining.add(name)
@@ -411,8 +429,20 @@ class Cluster(ClusterSteps):
         agreed = max((entry.pulse for entry in self.entries.values()), default=0)
         assert agreed >= self.pulses and agreed == self.ended(), f"only {agreed} of {self.pulses} pulses were agreed"
         assert sorted(self.entries) == list(range(1, len(self.entries) + 1)), "the ingress log has a hole"
-        for lane, expected in self.programs.reference(self.entries).items():
+        reference = self.programs.reference(self.entries)
+        if isinstance(self.sink, OnceSink):
+            self.sink.check(reference, self._excused)
+            return
+        for lane, expected in reference.items():
             found = self.sink.written.get(lane, [])
             parts = [part for part, _ in found], [part for part, _ in expected]
             assert parts[0] == parts[1], f"{lane} got units of {parts[0]}, not of {parts[1]}"
             assert found == expected, f"{lane} is not what it would be without faults"
+
+    def _excused(self, lane: Lane, part: str, number: int) -> bool:
+        """Whether a unit may be missing where units are delivered at most once: its sink failed with it, its replica
+        was interrupted when it may have been under way, or another had the turn after it was cut."""
+        shard = ShardId(part, lane[1])
+        cut = next(entry for entry in self.entries.values() if entry.pulse == number)
+        interrupted = number <= self.interrupted.get(shard, 0)
+        return (lane, number) in self.refused or interrupted or layout_asked(cut) < self.store.turned.get(shard, 0)

@@ -14,7 +14,7 @@ from typing import Any
 
 from protocol.cluster_effects import ClusterEffects, SimNode, Transfer
 from protocol.model_parts import Exchange, FakeSpark, Window, source_unit
-from protocol.sim_programs import Origin, generation_asked, lane_of, pulse_body
+from protocol.sim_programs import Origin, generation_asked, lane_of, layout_asked, pulse_body
 from unbroken.protocol.events import (
     FetchFailed,
     GateAsked,
@@ -206,7 +206,7 @@ class ClusterSteps(ClusterEffects):
             box = node.protocol.outboxes.boxes.get(stream)
             # What is processed again to build a state is not for anybody.
             faithful = spark.corrupt_from is None and (box is None or number > box.base)
-            facts = (header.final, header.generation, faithful)
+            facts = (header.final, header.generation, header.layout, faithful)
             headers.append(self.write_unit(disk, stream, number, content, *facts))
         self.handle(node.me, Produced(spark.replica, number, tuple(headers), watermark))
 
@@ -216,7 +216,7 @@ class ClusterSteps(ClusterEffects):
             return
         job = node.jobs.popleft()
         if isinstance(job, PollSources):
-            body = pulse_body(job.pulse, self._generation(node, job.generation), next(self.serial))
+            body = pulse_body(job.pulse, self._generation(node, job.generation), next(self.serial), job.layout)
             self.handle(name, SourcesPolled(job.pulse, body, final=job.pulse >= self.pulses and self.may_end()))
         elif not job.entry.pulse:
             node.pushed.append(job.entry.body)
@@ -248,7 +248,7 @@ class ClusterSteps(ClusterEffects):
         disk = node.disk.replicas[replica]
         rows, node.pushed, node.cut = (entry.body, *node.pushed), [], entry.pulse
         topology = self.programs.topology(node.generations)
-        facts = (entry.final, generation_asked(entry))
+        facts = (entry.final, generation_asked(entry), layout_asked(entry))
         headers = [
             self.write_unit(disk, stream, entry.pulse, source_unit(stream, rows), *facts)
             for source in topology.sources
@@ -260,11 +260,21 @@ class ClusterSteps(ClusterEffects):
         node = self.nodes[name]
         if stream not in node.deliveries:
             return
-        replica, header = node.deliveries.pop(stream)
+        self.do_linger(name, stream)
+        _, header = node.deliveries.pop(stream)
+        node.lingering.discard(stream)
+        self.handle(name, SinkDelivered(stream, header.number))
+
+    def do_linger(self, name: NodeId, stream: StreamId) -> None:
+        """A sink has a unit, and its node does not know that yet."""
+        node = self.nodes[name]
+        if not self.runs(name) or stream not in node.deliveries or stream in node.lingering:
+            return
+        replica, header = node.deliveries[stream]
         content = node.disk.replicas[replica].outbox[stream, header.number][1]
         assert self.programs.counts(stream, header.generation), f"unit {header.number} of {stream} does not count"
         self.sink.write(lane_of(stream), header.number, stream.producer.part, content)
-        self.handle(name, SinkDelivered(stream, header.number))
+        node.lingering.add(stream)
 
     # --- state on its way -----------------------------------------------------------------------------
 

@@ -237,3 +237,6 @@ class Sink:
 
     def through(self, lane: Hashable) -> int:
         return len(self.written.get(lane, ()))
+
+    def done_with(self, lane: Hashable, number: int) -> None:
+        """A replica lets go of a unit and all before it."""

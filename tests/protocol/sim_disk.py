@@ -75,6 +75,11 @@ class ReplicaDisk:
         """What a successor begins with: the state alone."""
         return ReplicaDisk(committed=self.committed, states=self.states, copy=copy, began=self.committed)
 
+    def newest(self) -> int:
+        """The newest unit that may have left a segment's replica before its process ended."""
+        processed = any(number == self.committed + 1 for _, number in self.inbox)
+        return max([self.committed + processed, *(number for _, number in self.outbox)])
+
     def last_pulse(self) -> bytes | None:
         """The body of the newest pulse in the log, or the last one before it."""
         bodies = [self.log[index].body for index in sorted(self.log) if self.log[index].pulse]

@@ -128,10 +128,15 @@ class _Run:
         return units
 
 
-def pulse_body(pulse: int, generation: int, serial: int) -> bytes:
-    return json.dumps({"pulse": pulse, "generation": generation, "serial": serial}).encode()
+def pulse_body(pulse: int, generation: int, serial: int, layout: int = 0) -> bytes:
+    return json.dumps({"pulse": pulse, "generation": generation, "serial": serial, "layout": layout}).encode()
 
 
 def generation_asked(entry: Entry) -> int:
     """The generation whose results count for a pulse."""
     return int(json.loads(entry.body)["generation"])
+
+
+def layout_asked(entry: Entry) -> int:
+    """The version of the layout by which the results of a pulse are delivered."""
+    return int(json.loads(entry.body)["layout"])

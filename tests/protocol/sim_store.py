@@ -39,6 +39,7 @@ class Store:
     wished: int | None = None
     refused: list[str] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
+    turned: dict[ShardId, int] = field(default_factory=dict)
     _worked_out: tuple[tuple[Layout, Situation], Decision | None] | None = None
 
     def situation(self, now_ms: float) -> Situation:
@@ -76,6 +77,7 @@ class Store:
         assert not reused, f"{reused} are used a second time"
         assert Layout.from_json(after.to_json()) == after
         self.layout = after
+        self.turned |= {shard: turn.since for shard, turn in after.turns.items()}
         self.sentences += decision.sentences
         self.stopped = {replica: why for replica, why in self.stopped.items() if replica in after.placement}
         self.renewed &= set(after.placement)

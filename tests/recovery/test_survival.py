@@ -137,6 +137,7 @@ def check_gap(flow: Running, since_s: float) -> None:
     assert gap_s < LONGEST_GAP_S
 
 
+@pytest.mark.slow
 def test_a_node_is_cut_off_from_zookeeper_only(whole: Running) -> None:
     """The others replace its replicas; it goes on until it is told, and nobody gets anything twice."""
     whole.occupy(ODD, GROUPS)

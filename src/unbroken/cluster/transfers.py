@@ -50,12 +50,18 @@ class Pinned:
     directory: Path
 
 
+def _most_pins(node: Node) -> int:
+    """Shards that may be copied from a node at a time: all of them, where copies are built as wholes."""
+    topology = node.programs.topology
+    return max(node.settings.transfers, len(topology.placed_shards) if topology.whole else 0)
+
+
 class Transfers:
     """Carries out what the protocol says about state that moves between nodes."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.pins = Pins(node.dirs.pins, node.settings.transfers, UNREAD_S)
+        self.pins = Pins(node.dirs.pins, _most_pins(node), UNREAD_S)
         self._asked: dict[int, Future[Pinned]] = {}
         self._tickets = itertools.count(1)
         self._fetches: dict[ReplicaId, threading.Event] = {}

@@ -19,8 +19,9 @@ class DecidingCopies(Deciding):
     """A decision about copies instead of replicas. A copy is the replicas of all segments on a node.
 
     The ingress stays outside of the pairs, as it does in Flux: a node that its other members went on without gets its
-    log again and keeps its copy, which waits for it; and where a copy is given up, the log stays until it is as safe
-    without. Otherwise what happens to a copy would endanger rows that were acknowledged to their producers.
+    log again and keeps its copy, which waits for it; where a copy is given up, the log stays until it is as safe
+    without; and a log counts as soon as it is one. Otherwise what happens to a copy would endanger rows that were
+    acknowledged to their producers.
 
     While no copy is sound, none is given up for what others might still have: those out of sight may be sound, and
     replicas that stopped are built again one by one from the copies that still have their state. ``left`` are the nodes
@@ -30,21 +31,26 @@ class DecidingCopies(Deciding):
     left: set[NodeId] = field(default_factory=set)
 
     def promote(self) -> None:
-        """A copy counts when all of it has caught up, and then at once."""
+        """A copy counts when all of it has caught up and its node has a log, and then at once; a log by itself."""
         unwell = self.unwell()
         ready = (self.layout.joining & set(self.situation.caught_up)) - unwell - self._outside()
-        for node in sorted({self.layout.placement[replica] for replica in ready}):
-            hosted = self.layout.hosted(node)
-            coming = [replica for replica in hosted if replica in self.layout.joining]
-            if self._lacking(node) or unwell & set(hosted) or not ready.issuperset(coming):
+        logs = sorted(replica for replica in ready if replica.shard == INGRESS)
+        if logs:
+            self.layout = self.layout.with_full(logs)
+            self.sentences += [f"{replica} on {self.layout.placement[replica]} has caught up" for replica in logs]
+        for node in sorted({self.layout.placement[replica] for replica in ready.difference(logs)}):
+            coming = self._copy(node) & self.layout.joining
+            logged = self.layout.replica_on(node, INGRESS) in self.healthy(INGRESS)
+            if not logged or self._lacking(node) or unwell & self._copy(node) or not ready >= coming:
                 continue
             self.layout = self.layout.with_full(coming)
-            sentence = f"the copy on {node} has caught up: {_names(coming)}"
-            since = [start for shard, start in self.layout.short_since.items() if not self._short(shard)]
-            if since and not any(self._short(shard) for shard in self.topology.placed_shards):
-                took_s = (self.situation.now_ms - min(since)) / 1000
-                sentence += f"; the dataflow is redundant again after {took_s:.1f} s"
-            self.sentences.append(sentence)
+            self.sentences.append(f"the copy on {node} has caught up: {_names(coming)}{self._restored()}")
+
+    def _restored(self) -> str:
+        since = [start for shard, start in self.layout.short_since.items() if shard != INGRESS]
+        if not since or any(self._short(shard) for shard in self.topology.placed_shards):
+            return ""
+        return f"; the dataflow is redundant again after {(self.situation.now_ms - min(since)) / 1000:.1f} s"
 
     def drop_lost(self) -> None:
         gone, ended = self._gone(), self._ended()
@@ -60,7 +66,7 @@ class DecidingCopies(Deciding):
         if not dropped:
             return
         self.left |= {placement[replica] for replica in dropped if replica.shard != INGRESS}
-        with_it = sorted(dropped - unwell)
+        with_it = dropped - unwell
         if dropped & unwell:
             self.sentences.append(self._explain(sorted(dropped & unwell), gone, kept & (gone | ended)))
         if with_it:
@@ -174,4 +180,4 @@ class DecidingCopies(Deciding):
 
 
 def _names(replicas: Collection[ReplicaId]) -> str:
-    return ", ".join(str(replica) for replica in replicas)
+    return ", ".join(str(replica) for replica in sorted(replicas))

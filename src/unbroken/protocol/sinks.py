@@ -15,12 +15,12 @@ from unbroken.protocol.turns import Verdict
 
 @dataclass
 class SinkSide:
-    """The deliveries of the streams to sinks that are produced here: hedged, or in turns where units are to be delivered
-    at most once.
+    """The deliveries of the streams to sinks that are produced here: hedged, or in turns where that is to be at most
+    once.
 
     A process that begins with what an earlier one has left does not know what that one handed to a sink: it never hands
-    over units up to ``tried`` itself. ``given_up`` are the units that were not delivered for such a reason and are still
-    to be told of, first and last.
+    over units up to ``tried`` itself. ``given_up`` are the first and the last unit that were not delivered for such a
+    reason and are still to be told of.
 
     Invariants: what is delivered comes out of an outbox here, and is dropped from it only when it is delivered or given
     up. In turns, a unit is handed over only by the replica that has the turn for it, and only once.

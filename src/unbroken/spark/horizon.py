@@ -205,8 +205,9 @@ def _within_watermark(node: Plan) -> Unbounded:
         "however long ago, if more and more copies of it come"
     )
     remedy = (
-        f"if copies are never further apart than the watermark's delay, declare "
-        f"state_horizon='{2 * delay + PRECISION_MS}ms', just more than twice that delay; otherwise add the event time to dropDuplicates, or {OTHERWISE}"
+        "if copies are never further apart than the watermark's delay, declare "
+        f"state_horizon='{2 * delay + PRECISION_MS}ms', just more than twice that delay; "
+        f"otherwise add the event time to dropDuplicates, or {OTHERWISE}"
     )
     return Unbounded(why, remedy)
 

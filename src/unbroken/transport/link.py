@@ -20,7 +20,7 @@ from unbroken.protocol.messages import Message
 from unbroken.protocol.units import UnitHeader
 from unbroken.transport.auth import call_options
 from unbroken.transport.codec import encode, purpose
-from unbroken.transport.server import GOODBYE
+from unbroken.transport.server import GOODBYE, MORE
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +144,7 @@ class Link:
         options = [("grpc.min_reconnect_backoff_ms", int(self._timeout_s * 1000))]
         client = flight.connect(f"grpc://{self.address}", generic_options=options)
         up = False
+        pieces: list[pa.Buffer] = []
         writer: Any = None
         sender: threading.Thread | None = None
         ended = threading.Event()
@@ -170,8 +171,12 @@ class Link:
                     up = True
                     self._handlers.up(self.peer)
                 if chunk.data is not None and chunk.data.num_rows:
-                    header = UnitHeader.from_bytes(chunk.app_metadata.to_pybytes())
-                    self._handlers.unit(self.peer, header, chunk.data.column(0)[0].as_buffer())
+                    pieces.append(chunk.data.column(0)[0].as_buffer())
+                    metadata = chunk.app_metadata.to_pybytes()
+                    if metadata != MORE:
+                        whole = pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
+                        pieces = []
+                        self._handlers.unit(self.peer, UnitHeader.from_bytes(metadata), whole)
         except StopIteration:
             pass
         finally:

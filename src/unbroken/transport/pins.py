@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from unbroken.errors import UnbrokenError
+from unbroken.transport.digests import DIGESTS
 
 log = logging.getLogger(__name__)
 
@@ -375,13 +376,12 @@ class Pins:
                 continue
             if not entry.is_file(follow_symlinks=False):
                 raise PinError(f"{path!r} cannot be pinned: it is a symbolic link or a special file")
-            digest, size = hashlib.sha256(), 0
             with _open_regular(Path(entry.path)) as source:
-                while data := source.read(CHUNK_BYTES):
-                    digest.update(data)
-                    size += len(data)
-                    self._get(pin_id)
-            yield PinnedFile(path, size, digest.hexdigest())
+                digest, size = DIGESTS.of(source, lambda: self._still_there(pin_id))
+            yield PinnedFile(path, size, digest)
+
+    def _still_there(self, pin_id: str) -> None:
+        self._get(pin_id)
 
     @staticmethod
     def _remove(path: Path) -> None:

@@ -24,6 +24,12 @@ log = logging.getLogger(__name__)
 
 UNIT_SCHEMA = pa.schema([("unit", pa.large_binary())])
 GOODBYE = b"goodbye"
+MORE = b"more"
+"""Comes with a piece of a unit that others follow; the last one comes with the unit's header."""
+
+PIECE_BYTES = 1 << 20
+"""A unit is sent in pieces, each of which is a sign of life: a large one must not look like silence on a slow line."""
+
 GOODBYE_S = 5.0
 """How long a peer may take to close its side of a link that this side has ended."""
 
@@ -160,8 +166,11 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
                 data = self._service.read_outbox(replica, header)
             except FileNotFoundError:
                 continue  # trimmed since: everybody who counts has it
-            batch = pa.record_batch([pa.array([data.to_pybytes()], pa.large_binary())], schema=UNIT_SCHEMA)
-            writer.write_with_metadata(batch, header.to_bytes())
+            for start in range(0, max(1, data.size), PIECE_BYTES):
+                piece = data.slice(start, min(PIECE_BYTES, data.size - start))
+                batch = pa.record_batch([pa.array([piece.to_pybytes()], pa.large_binary())], schema=UNIT_SCHEMA)
+                last = start + PIECE_BYTES >= data.size
+                writer.write_with_metadata(batch, header.to_bytes() if last else MORE)
             self.bytes_sent["data"] += len(data)
 
     def _read(self, peer: str, reader: Any, outgoing: Outgoing) -> None:

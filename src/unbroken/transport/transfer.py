@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from unbroken.transport.digests import DIGESTS
 from unbroken.transport.donor_calls import POLL_S, Broken, DonorStream, TransferError, TransferStopped, refusal, said
 from unbroken.transport.pins import (
     CHUNK_BYTES,
@@ -265,8 +266,8 @@ class Fetch:
         path = self._target / file.path
         if not path.exists() or path.stat().st_size != file.size:
             return False
-        with path.open("rb") as source:
-            if _hash(source, self._check_stop).hexdigest() != file.sha256:
+        with path.open("rb", buffering=0) as source:
+            if DIGESTS.of(source, self._check_stop)[0] != file.sha256:
                 return False
         self.reused += file.size
         return True
