@@ -97,8 +97,8 @@ class Settings(BaseModel):
     pairs: str = Field(
         default="partition",
         pattern="^(partition|cluster)$",
-        description="'partition': each shard's replicas are placed, fed and replaced on their own; 'cluster': each node "
-        "that takes part has a whole copy of the dataflow, which feeds itself and is lost as a whole: the baseline.",
+        description="'partition': each shard's replicas are placed, fed and replaced on their own; 'cluster': each "
+        "node that takes part has a whole copy of the dataflow, which feeds itself and is lost as a whole: a baseline.",
     )
     ack_every: int = Field(
         default=1,

@@ -206,7 +206,7 @@ def differences(before: Dataflow, after: Dataflow) -> list[Problem]:
             out.append(Problem(where, f"{what} was {old!r} and would become {new!r}", remedy))
 
     if before.settings.pairs == "cluster":
-        what = "with pairs='cluster' code cannot be replaced while the flow runs: that takes replicas that come and go alone"
+        what = "with pairs='cluster' code cannot be replaced while the flow runs: that takes replicas that come alone"
         out.append(Problem(after.where, what, "stop the flow and start it afresh, or run it with pairs='partition'"))
     compare(after.where, "the name of the dataflow", before.name, after.name)
     compare(after.where, "the settings", before.settings.model_dump(), after.settings.model_dump())

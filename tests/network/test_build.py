@@ -15,6 +15,7 @@ from unbroken.flow import Segment
 from unbroken.network.mistakes import keys_of
 from unbroken.network.parts import OPTIONS
 from unbroken.plan import build_topology
+from unbroken.protocol.strategy import Ha, Strategy
 
 JOIN = "join: {on: {user: id}}"
 
@@ -45,6 +46,34 @@ def test_settings_and_replicas() -> None:
     assert [part.redundancy.backups for part in flow.segments.values()] == [2, 0]
     flow = load(network(operators))
     assert flow.settings == Dataflow("x").settings and flow.segments["one"].redundancy.backups == 1
+
+
+def test_every_operator_says_how_it_is_kept_available() -> None:
+    operators = """\
+        one: {input: clicks, dup: {}, replicas: 3, routing: random}
+        two: {input: views, dup: {}, ha: passive, checkpoint_every: 4}
+        three: {input: views, dup: {}, ha: upstream, k_safety: 2, state_horizon: 10s}
+    """
+    topology = build_topology(load(network(operators)))
+    assert topology.segments == {"one": 3, "two": 1, "three": 1}
+    assert topology.strategy("one") == Strategy(Ha.UPSTREAM, 1, shares=True)
+    assert topology.strategy("two") == Strategy(Ha.PASSIVE, 1, every=4)
+    assert topology.strategy("three") == Strategy(Ha.UPSTREAM, 2, horizon_ms=10_000)
+    assert topology.replicas["one"] == topology.replicas["two"] == topology.replicas["three"] == 1
+
+
+def test_what_makes_no_sense_is_reported_with_its_line() -> None:
+    operators = """\
+        one: {input: clicks, dup: {}, ha: none, k_safety: 1}
+        two: {input: views, dup: {}, routing: primary, replicas: 1}
+    """
+    with pytest.raises(FlowError) as refused:
+        build_topology(load(network(operators)))
+    lines = [str(problem) for problem in refused.value.problems]
+    assert any("net.yaml:6, operator one" in line and "ha='none' keeps no backups" in line for line in lines)
+    assert any("net.yaml:7, operator two" in line and "with one replica shares nothing" in line for line in lines)
+    with pytest.raises(FlowError, match="routing: random parts rows that belong together in this count"):
+        load(network("one: {input: clicks, count: {by: user}, replicas: 2, routing: random}"))
 
 
 def test_sources_and_sinks_are_made_of_the_connectors_classes() -> None:

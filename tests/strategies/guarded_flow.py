@@ -41,7 +41,7 @@ def totals(rows: DataFrame) -> DataFrame:
     return rows.groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
 
 
-@flow.segment(source, ha="upstream")
+@flow.segment(source, replicas=2, routing="random")
 def passed(rows: DataFrame) -> DataFrame:
     return rows.select("v")
 

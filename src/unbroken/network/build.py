@@ -176,7 +176,8 @@ class _Builder:
     def _options(self, declared: DeclaredOperator, part: str) -> dict[str, Any]:
         """What the segment is declared with: all that the network says, and what follows from the operator."""
         options = {"output_mode": declared.operator.default_mode(), **declared.options}
-        shards = options.get("shards", 1)
+        shares = options.get("routing") is not None
+        shards = options.get("replicas" if shares else "shards", 1)
         keys = declared.operator.keys(declared.inputs)
         if type(shards) is not int or shards < 2 or keys is None:
             return options
@@ -184,8 +185,12 @@ class _Builder:
         if not keys:
             what = f"all rows belong together in this {declared.kind}, but there are {shards} shards"
             remedy = "use one shard, or give 'by'"
-            self._mistakes.add(member(entry.value, "shards", entry).line, part, what, remedy)
-            options["shards"] = 1
+            name = "routing" if shares else "shards"
+            self._mistakes.add(member(entry.value, name, entry).line, part, what, remedy)
+            options |= {"shards": 1, "routing": None}
+        elif options.get("routing") == "random":
+            what = f"routing: random parts rows that belong together in this {declared.kind}"
+            self._mistakes.add(member(entry.value, "routing", entry).line, part, what, "use routing: hashing")
         elif "shard_by" not in options:
             options["shard_by"] = {name: [key[name] for key in keys] for name in declared.inputs}
         elif not _keeps_together(options["shard_by"], keys, declared.inputs):

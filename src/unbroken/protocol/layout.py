@@ -31,8 +31,8 @@ class Topology:
 
     With ``at_most_once`` a shard's replicas take turns in delivering to sinks, so that none is given a unit twice.
 
-    With ``whole``, replica r of every shard belongs to copy r of the dataflow, which is all on one node, takes its input
-    from nobody else and is given up as a whole.
+    With ``whole``, a node has replicas of all shards or of none: a copy of the dataflow that takes its input from
+    nobody else and is given up as a whole.
     """
 
     sources: tuple[str, ...]

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Any
 from unbroken.digest import digest_column
 from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow import Dataflow, Segment
-from unbroken.protocol.strategy import Ha
+from unbroken.protocol.strategy import STATELESS, Ha
 from unbroken.sharding import EVERYTHING, check_key_type, key_columns_of
 from unbroken.spark.determinism import find_nondeterminism
-from unbroken.spark.horizon import Horizon, Unbounded, horizon_of, unbounded_problem
+from unbroken.spark.horizon import (
+    Horizon,
+    Unbounded,
+    find_horizon,
+    has_watermark,
+    horizon_of,
+    unbounded_problem,
+)
 from unbroken.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -59,6 +66,7 @@ def analyse(flow: Dataflow, order: tuple[str, ...], session: SparkSession) -> An
             if frame is None:
                 continue
             schemas[name] = frame.schema
+            problems += _routing_problems(segment, frame)
             if segment.redundancy.ha == Ha.UPSTREAM.value:
                 horizon = horizon_of(segment, frame)
                 if isinstance(horizon, Unbounded):
@@ -154,6 +162,16 @@ def _key_problems(segment: Segment, schemas: Mapping[str, StructType]) -> list[P
         what = f"the shard_by columns of its inputs disagree in type: {shapes}"
         out.append(Problem(segment.where, what, "equal keys must hash alike: cast them to the same types"))
     return out
+
+
+def _routing_problems(segment: Segment, frame: DataFrame) -> list[Problem]:
+    """State brings rows together that random routing would part."""
+    if segment.routing != "random" or find_horizon(frame) == Horizon(STATELESS, timed=has_watermark(frame)):
+        return []
+    what = (
+        "routing='random' parts rows that its state brings together: each replica would have a part of the result"
+    )
+    return [Problem(segment.where, what, "use routing='hashing' with shard_by, or leave routing out")]
 
 
 def _cut_time_problems(segment: Segment, schemas: Mapping[str, StructType]) -> list[Problem]:

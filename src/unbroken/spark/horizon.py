@@ -91,12 +91,15 @@ def find_horizon(frame: DataFrame) -> Horizon | Unbounded:
     return Horizon(float(delay + _length_ms([key for key in traced if isinstance(key, Key)])), timed=True)
 
 
+def has_watermark(frame: DataFrame) -> bool:
+    return any(class_of(node) == "EventTimeWatermark" for node in _nodes(analysed(frame)))
+
+
 def horizon_of(segment: Segment, frame: DataFrame) -> Horizon | Unbounded:
     """The horizon of a segment: what its author promises, otherwise what its plan shows."""
     if segment.redundancy.state_horizon is None:
         return find_horizon(frame)
-    timed = any(class_of(node) == "EventTimeWatermark" for node in _nodes(analysed(frame)))
-    return Horizon(segment.redundancy.strategy().horizon_ms, timed)
+    return Horizon(segment.redundancy.strategy().horizon_ms, has_watermark(frame))
 
 
 def unbounded_problem(segment: Segment, found: Unbounded) -> Problem:
