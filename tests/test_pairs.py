@@ -77,6 +77,12 @@ def test_the_same_runs_in_pairs_of_partitions(name: str) -> None:
     assert not build_topology(flow_of(options, **{**settings, "pairs": "partition"})).whole
 
 
+def test_numbers_that_are_none_are_refused_as_such() -> None:
+    with pytest.raises(FlowError) as caught:
+        build_topology(flow_of({"replicas": "two"}))
+    assert [problem.what for problem in caught.value.problems] == ["replicas='two' is out of range"]
+
+
 def test_an_unknown_kind_of_pairs_is_refused() -> None:
     with pytest.raises(FlowError, match="pairs"):
         flow_of(pairs="nodes")

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken import Client, Dataflow, Generator, Parquet
+from unbroken import Call, Client, Dataflow, Generator, JsonLines, Parquet
 from unbroken.errors import FlowError, Problem
 from unbroken.plan import build_topology, load_flow
+from unbroken.program import Program, merged
 from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.layout import INGRESS, Topology, chained_placement
 
@@ -517,3 +518,49 @@ def test_the_ingress_does_the_work_of_every_source() -> None:
     assert {topology.host_shard(ShardId(name, 0)) for name in ("a", "b")} == {INGRESS}
     layout = chained_placement(topology, node_names(2))
     assert layout.placement[ReplicaId(INGRESS, 0)] == "n0"
+
+
+# --- guarantees -----------------------------------------------------------------------------------------------
+
+
+def flow_into(connector: Any, **settings: Any) -> Dataflow:
+    flow = Dataflow("guaranteed", nodes=2, **settings)
+    flow.source("a", generator())
+    flow.segment("a", name="seg")(identity)
+    flow.sink("out", "seg", connector)
+    return flow
+
+
+def kind_of(connector: Any) -> str:
+    return type(connector).__name__
+
+
+def taken(_table: pa.Table, _unit: Any) -> None: ...
+
+
+@pytest.mark.parametrize("settings", [{}, {"guarantee": "exactly-once"}])
+def test_a_function_as_a_sink_is_refused_where_results_have_to_come_exactly_once(settings: dict[str, str]) -> None:
+    problem = the_problem(flow_into(Call(taken), **settings), "sink out")
+    assert "cannot tell a unit that it was given before" in problem.what
+    assert "Parquet" in problem.remedy and "at-least-once" in problem.remedy and "at-most-once" in problem.remedy
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once", "at-most-once"])
+@pytest.mark.parametrize("connector", [Parquet("/nowhere"), JsonLines("/nowhere"), Client(), Call(taken)], ids=kind_of)
+def test_every_other_sink_goes_with_every_guarantee(connector: Any, guarantee: str) -> None:
+    if connector.idempotent or guarantee != "exactly-once":
+        topology = build_topology(flow_into(connector, guarantee=guarantee))
+        assert topology.at_most_once == (guarantee == "at-most-once")
+
+
+def test_there_is_no_other_guarantee() -> None:
+    (problem,) = problems_of(lambda: flow_into(Parquet("/nowhere"), guarantee="twice"))
+    assert problem.where.endswith("setting guarantee") and "at-most-once" in problem.remedy
+
+
+def test_a_program_remembers_what_it_guarantees() -> None:
+    flow = flow_into(Call(taken), guarantee="at-most-once")
+    program = Program.first(flow, build_topology(flow), "flow.py", "")
+    assert Program.from_json(program.to_json()).topology.at_most_once
+    later = program.followed_by(flow, "flow.py", "", 2, ["seg"])
+    assert merged([program, later]).at_most_once and merged([later]).at_most_once

@@ -32,7 +32,8 @@ def pair_problems(flow: Dataflow) -> list[Problem]:
         if segment.redundancy.ha in HA and segment.redundancy.ha != Ha.ACTIVE.value:
             what = f"pairs='cluster' runs whole copies of the dataflow, and ha={segment.redundancy.ha!r} has none"
             out.append(Problem(segment.where, what, "leave out ha (and routing), or say pairs='partition'"))
-    counts = {name: segment.redundancy.backups + 1 for name, segment in flow.segments.items()}
+    asked = {name: segment.redundancy for name, segment in flow.segments.items()}
+    counts = {name: how.backups + 1 for name, how in asked.items() if not [*_out_of_range(how)]}
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{name} has {count}" for name, count in counts.items())
         what = f"with pairs='cluster' a copy has one replica of each segment, but their numbers differ: {found}"

@@ -28,11 +28,11 @@ __all__ = ["Action", "Cluster"]
 class Cluster(ClusterSteps):
     """The cluster with everything that can go wrong in it. ``upgrades`` may still be asked for.
 
-    Sinks fail, or are slow to come back, only if ``sinks_fail``.
+    Sinks fail or are slow to come back, and nodes are suspected, only if ``unsure``.
     """
 
     upgrades = 0
-    sinks_fail = False
+    unsure = False
 
     # --- faults ---------------------------------------------------------------------------------------
 
@@ -55,8 +55,10 @@ class Cluster(ClusterSteps):
                 if failures < RESTARTS or self.spares([replica]):
                     out.append(("fail", name, replica))
             out += [("break", name, transfer.replica) for transfer in node.transfers]
-            if self.sinks_fail:
+            if self.unsure:
                 out += [(kind, name, stream) for stream in node.deliveries for kind in ("linger", "refuse")]
+                if name in self.store.suspected or spared:
+                    out.append(("trust" if name in self.store.suspected else "suspect", name))
             if not self.store.draining and len(self.nodes) > 2:
                 out.append(("drain", name))
         out += [("boot", name) for name in self.disks if name not in self.nodes]
@@ -122,6 +124,7 @@ class Cluster(ClusterSteps):
         node = layout.placement[replica]
         disk = self.disks.get(node)
         known = disk is not None and store.present.get(node) == layout.nodes[node] == disk.identity
+        known = known and node not in store.suspected
         return known and disk is not None and replica in disk.replicas
 
     def _intact(self, shard: ShardId) -> set[ReplicaId]:
@@ -131,6 +134,8 @@ class Cluster(ClusterSteps):
             node = layout.placement[replica]
             disk = self.disks.get(node)
             if disk is None or store.present.get(node) != disk.identity or layout.nodes[node] != disk.identity:
+                continue
+            if node in store.suspected:
                 continue
             if replica in disk.replicas and not self._stopping(node, replica):
                 out.add(replica)
@@ -239,6 +244,12 @@ class Cluster(ClusterSteps):
         elif self.runs(name):
             node.lingering.discard(stream)
 
+    def do_suspect(self, name: NodeId) -> None:
+        self.store.suspected.add(name)
+
+    def do_trust(self, name: NodeId) -> None:
+        self.store.suspected.discard(name)
+
     def do_drain(self, name: NodeId) -> None:
         self.store.draining.add(name)
 
@@ -315,6 +326,7 @@ class Cluster(ClusterSteps):
         for node in self.nodes.values():
             node.frozen = node.blind = False
             self.read_generations(node)
+        self.store.suspected.clear()
         for name in self.disks:
             if name not in self.nodes:
                 self.boot(name)

@@ -10,12 +10,27 @@ from dataclasses import replace
 from protocol.cluster_effects import SETTINGS
 from protocol.cluster_model import Action, Cluster
 from protocol.model_parts import DELAY, chain, diamond, join
+from unbroken.protocol.ids import NodeId, StreamId
 from unbroken.protocol.strategy import Ha, Strategy
 
 FAULT_CHANCE = 0.03
 TIME_CHANCE = 0.1
 RARE = ("blackout", "drain", "undrain", "renew", "stop", "upgrade", "wipe", "withdraw")
 """Kinds of faults that take a while to be repaired, and would leave time for nothing else."""
+
+
+INTERRUPTIONS = (
+    ("kill",),
+    ("wipe",),
+    ("stop",),
+    ("refuse",),
+    ("expire",),
+    ("freeze", "suspect"),
+    ("freeze", "expire"),
+    ("blind", "suspect"),
+    ("suspect", "kill"),
+)
+"""What happens to a node in the middle of a delivery: one after the other, as far as it is possible."""
 
 
 def schedules(few: int) -> range:
@@ -129,6 +144,49 @@ def run_losses(seed: int, ha: Ha, losses: int = 6) -> tuple[Cluster, int]:
     except Exception as error:
         raise AssertionError(f"run_losses({seed}, {ha}, {losses}): {error}") from error
     return cluster, lost
+
+
+def run_interrupted(
+    seed: int, pick: Callable[[Callable[[int], int]], Cluster] = pick_cluster, interruptions: int = 8
+) -> Cluster:
+    """Nodes are interrupted in the middle of a delivery or right after it; the sink may have the unit by then."""
+    rng = random.Random(seed)
+    cluster = pick(rng.randrange)
+    cluster.pulses = 30
+    try:
+        for _ in range(interruptions):
+            for _ in range(rng.randrange(20, 120)):
+                actions = cluster.enabled()
+                cluster.perform(rng.choice(actions)) if actions and rng.random() > TIME_CHANCE else cluster.advance()
+            for _ in range(200):
+                busy = [(name, stream) for name, node in cluster.nodes.items() for stream in node.deliveries]
+                if busy or not (actions := cluster.enabled()):
+                    break
+                cluster.perform(rng.choice(actions))
+            if busy:
+                _interrupt(cluster, rng, *rng.choice(busy))
+            cluster.check()
+        cluster.settle()
+    except Exception as error:
+        raise AssertionError(f"run_interrupted({seed}): {error}") from error
+    return cluster
+
+
+def _interrupt(cluster: Cluster, rng: random.Random, name: NodeId, stream: StreamId) -> None:
+    """Something happens to a node that delivers; whoever was away before may come back."""
+    possible = {fault for fault in cluster.faults() if name in fault}
+    for fault in [("thaw", name), ("see", name), ("trust", name)]:
+        if fault in possible:
+            cluster.perform(fault)
+    if rng.random() < 0.7:
+        cluster.perform((rng.choice(("linger", "sink")), name, stream))
+    for kinds in rng.choice(INTERRUPTIONS):
+        possible = {fault for fault in cluster.faults() if fault[0] == kinds and name in fault}
+        if possible:
+            cluster.perform(rng.choice(sorted(possible, key=str)))
+    for other in cluster.disks:
+        if other not in cluster.nodes and rng.random() < 0.7:
+            cluster.boot(other)
 
 
 def _pick_fault(cluster: Cluster, rng: random.Random) -> Action:

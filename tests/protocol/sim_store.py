@@ -34,6 +34,7 @@ class Store:
     stopped: dict[ReplicaId, str] = field(default_factory=dict)
     caught_up: set[ReplicaId] = field(default_factory=set)
     draining: set[NodeId] = field(default_factory=set)
+    suspected: set[NodeId] = field(default_factory=set)
     renewed: set[ReplicaId] = field(default_factory=set)
     switched: set[ShardId] = field(default_factory=set)
     wished: int | None = None
@@ -54,6 +55,7 @@ class Store:
             restorable=self.restorable,
             wished=self.wished,
             switched=frozenset(self.switched),
+            suspected=frozenset(self.suspected),
         )
 
     def decision(self, now_ms: float) -> Decision | None:

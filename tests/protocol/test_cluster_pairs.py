@@ -12,19 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.cluster_effects import SETTINGS
+from protocol.cluster_model import Action
 from protocol.model_parts import chain, diamond, join
 from protocol.schedules import run_schedule, schedules
 from protocol.whole_model import WholeCluster, copy_on, pick_copies, segments_of
+from unbroken.protocol.catchup import Phase
 from unbroken.protocol.controller import Decision, Situation, first_layout, next_layout
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.events import Received
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
+from unbroken.protocol.messages import Missing
 
 CHAIN = replace(chain((1, 2)), whole=True)
 S0, S1 = ShardId("s0", 0), ShardId("s1", 0)
 DISKS = {name: f"disk of {name}" for name in "abc"}
 
 
-@pytest.mark.parametrize("seed", schedules(60))
+@pytest.mark.parametrize("seed", schedules(40))
 def test_random_schedule(seed: int) -> None:
     run_schedule(seed, steps=400, fault_chance=0.05, pick=pick_copies)
 
@@ -246,6 +250,18 @@ def test_a_copy_whose_producer_has_stopped_starves_although_another_one_has_ever
     cluster.settle()
 
 
+def test_a_copy_whose_own_producer_has_dropped_what_it_needs_is_built_again() -> None:
+    """Although the producer of another copy may have it."""
+    cluster = running()
+    stream = StreamId(S0, S1)
+    reader = cluster.nodes["n1"].protocol.replicas[ReplicaId(S1, 1)]
+    missing = Missing(stream, str(reader.replica), reader.inboxes[stream].available + 1)
+    cluster.handle("n1", Received("n1", missing))
+    assert reader.stopped is not None
+    cluster.settle()
+    assert reader.replica not in cluster.store.layout.placement
+
+
 def test_a_stopped_replica_costs_its_copy_and_the_next_one_counts_as_a_whole() -> None:
     cluster = running()
     doomed = set(cluster.store.layout.hosted("n1"))
@@ -255,6 +271,27 @@ def test_a_stopped_replica_costs_its_copy_and_the_next_one_counts_as_a_whole() -
     cluster.run_until(lambda: not cluster.store.layout.joining)
     assert set(cluster.store.layout.hosted("n1")) == set() and shards_on(cluster.store.layout, "s0") == EVERYTHING
     assert not doomed & set(cluster.store.layout.placement)
+    cluster.settle()
+
+
+def test_all_of_a_copy_is_fetched_at_once_and_none_has_caught_up_without_its_own_producer() -> None:
+    cluster = running()
+    cluster.perform(("wipe", "n1", False))
+    cluster.run_until(lambda: bool(copy_on(cluster.store.layout, "s0")))
+    home = cluster.nodes["s0"]
+
+    def held_back(action: Action) -> bool:
+        return action[0] == "transfer" and action[2].replica.shard == S0
+
+    for _ in range(60):
+        actions = [action for action in cluster.enabled() if not held_back(action)]
+        for action in actions:
+            cluster.perform(action)
+        if not actions:
+            cluster.advance()
+    producer, reader = cluster.store.layout.replica_on("s0", S0), cluster.store.layout.replica_on("s0", S1)
+    assert producer is not None and producer not in home.protocol.hosted()
+    assert reader in home.protocol.hosted() and home.protocol.joining.joins[reader].phase is Phase.CATCHING_UP
     cluster.settle()
 
 

@@ -41,6 +41,10 @@ def totals(rows: DataFrame) -> DataFrame:
     return rows.groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
 
 
+# The order decides about places: the node of `copied` also has `rebuilt`.
+copied = flow.segment(source, name="copied", ha="passive", checkpoint_every=2, output_mode="update")(totals)
+
+
 @flow.segment(source, replicas=2, routing="random")
 def passed(rows: DataFrame) -> DataFrame:
     return rows.select("v")
@@ -53,7 +57,6 @@ def rebuilt(rows: DataFrame) -> DataFrame:
     return windows.select(F.col("window.start").alias("start"), "n")
 
 
-copied = flow.segment(source, name="copied", ha="passive", checkpoint_every=2, output_mode="update")(totals)
 followed = flow.segment(source, name="followed", ha="active-standby", output_mode="update")(totals)
 
 OUT = os.environ.get("UNBROKEN_TEST_OUT", "results")

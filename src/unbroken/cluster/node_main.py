@@ -119,9 +119,8 @@ def run_node(options: NodeOptions) -> None:
                 node.snapshots = Snapshots(node, store, flow.settings.snapshot_every / 1000)
             node.begin(*begin)
             queries.open()
-            if node.protocol is not None and not node.protocol.hosted():
-                node.warm_up = WarmUp(node, queries.around)
-                node.warm_up.start()
+            node.warm_up = WarmUp(node, queries.around)
+            node.warm_up.start()
             if node.snapshots is not None:
                 node.snapshots.start()
             node.loop()

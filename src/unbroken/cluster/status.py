@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from unbroken.cluster.node import Node
     from unbroken.protocol.ids import ReplicaId, StreamId
     from unbroken.protocol.outbox import Outbox
+    from unbroken.protocol.replica import SegmentReplica
 
 AVAILABILITY = ("redundancy", "acknowledgements", "state", "coordination")
 """The purposes of bytes that would not have to be sent if nothing ever failed."""
@@ -57,7 +58,7 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     out["replicas"] = [
         {
             "replica": str(replica.replica),
-            "state": "stopped" if replica.stopped else "active",
+            "state": _doing(node, replica),
             "reason": replica.stopped,
             "committed": replica.committed,
             "produced": replica.produced,
@@ -67,6 +68,7 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
         }
         for replica in protocol.replicas.values()
     ]
+    out["held"] = {str(replica): copy.version for replica, copy in protocol.holding.copies.items()}
     out["sinks"] = {
         str(stream): {"delivered": delivery.delivered, "written_here": node.hosting.sink_writes(stream)}
         for stream, delivery in protocol.sinks.deliveries.items()
@@ -106,3 +108,10 @@ def _readers(node: Node, stream: StreamId, box: Outbox) -> dict[str, Any]:
     if stream.consumer.part not in node.programs.topology.client_sinks:
         return {}
     return {"readers": {name: subscriber.acked for name, subscriber in box.subscribers.items()}}
+
+
+def _doing(node: Node, replica: SegmentReplica) -> str:
+    assert node.protocol is not None
+    if replica.stopped:
+        return "stopped"
+    return "stands by" if any(box.quiet for box in node.protocol.outboxes.of(replica.replica)) else "active"

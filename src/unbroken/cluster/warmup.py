@@ -1,9 +1,9 @@
-"""Warming a node up that has nothing to do, so that a replica that comes to it is at full speed at once.
+"""Warming a node up for what may come to it, so that a replica that does is at full speed at once.
 
 The first micro-batch of a query takes seconds: classes are loaded, plans compiled, Python processes started. A
 joining replica that has to go through that is many units behind before it has processed its first one. So an idle node
 runs each segment once, by the very code that runs replicas, over a few units of made-up rows, and throws the result
-away.
+away. A node at work does so with the segments that it would have to take over alone, when its own are under way.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import itertools
 import logging
 import shutil
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from unbroken.protocol.ids import ReplicaId, ShardId
+from unbroken.protocol.strategy import Ha
 from unbroken.protocol.units import Digest, UnitHeader
 from unbroken.spark.runner import CutInfo, QueryRunner, Surroundings
 from unbroken.spark.types import arrow_schema
@@ -41,8 +43,14 @@ WARM_INDEX = 1_000_000_000
 """Index of the replicas that exist for the warm-up only; real ones are counted up from zero."""
 
 
+SETTLED = 5
+"""Units that a node's own replicas have committed when it has time for others."""
+
+SETTLE_S = 120.0
+
+
 class WarmUp:
-    """Runs every segment of the flow once; ends early when the node gets something to do."""
+    """Runs segments once; ends early when the node gets something to do."""
 
     def __init__(self, node: Node, around: Surroundings) -> None:
         self._node = node
@@ -57,6 +65,7 @@ class WarmUp:
             produced=lambda _replica, _number, _headers, _watermark_ms: None,
         )
         self._done: dict[str, threading.Event] = {}
+        self._idle = True
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="warm-up", daemon=True).start()
@@ -72,7 +81,11 @@ class WarmUp:
         return start
 
     def _run(self) -> None:
-        for name in self._node.programs.topology.segments:
+        protocol = self._node.protocol
+        self._idle = protocol is not None and not protocol.hosted()
+        if not self._idle:
+            self._await_own()
+        for name in self._segments():
             if self._busy():
                 break
             try:
@@ -82,6 +95,25 @@ class WarmUp:
                 log.info("segment %s was not warmed up: %s", name, str(error).splitlines()[0])
         shutil.rmtree(self._root, ignore_errors=True)
         log.info("%s is warm", self._node.name)
+
+    def _segments(self) -> list[str]:
+        """All of them on an idle node; otherwise those that this node may have to take over with nobody beside it."""
+        protocol, topology = self._node.protocol, self._node.programs.topology
+        if self._idle or protocol is None:
+            return list(topology.segments)
+        here = {replica.shard.part for replica in protocol.hosted()}
+        held = {replica.shard.part for replica in protocol.holding.copies}
+        relying = {part for part in topology.segments if topology.strategy(part).ha is Ha.UPSTREAM}
+        return [part for part in topology.segments if part in (held | relying) - here]
+
+    def _await_own(self) -> None:
+        waited = 0.0
+        while waited < SETTLE_S and not self._busy():
+            protocol = self._node.protocol
+            if protocol is None or all(r.committed >= SETTLED for r in list(protocol.replicas.values())):
+                return
+            time.sleep(LOOK_S)
+            waited += LOOK_S
 
     def _segment(self, name: str) -> None:
         replica = ReplicaId(ShardId(name, 0), WARM_INDEX)
@@ -107,7 +139,9 @@ class WarmUp:
 
     def _busy(self) -> bool:
         protocol = self._node.protocol
-        return self._node.stopping or protocol is None or bool(protocol.hosted())
+        if self._node.stopping or protocol is None:
+            return True
+        return bool(protocol.hosted() if self._idle else protocol.joining.joins)
 
 
 def made_up_rows(schema: pa.Schema, rows: int = ROWS) -> pa.Table:

@@ -47,6 +47,8 @@ def status_table(flow: str, states: list[dict[str, Any]]) -> Table:
                 f"{replica['lag_units']} units",
                 "" if took is None else f"{took} ms",
             )
+        for replica, version in state.get("held", {}).items():
+            table.add_row(state["node"], replica, "holds a copy", str(max(0, version)), "", "")
         ingress = state.get("ingress")
         if ingress:
             role = "leads the pulse" if ingress["leading"] else "follows"

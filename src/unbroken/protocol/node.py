@@ -337,7 +337,7 @@ class NodeProtocol:
     def _give_up(self) -> list[Instruction]:
         """Units that may have been delivered, by whoever had the turn before, are done with."""
         out: list[Instruction] = []
-        for stream in list(self.sinks.deliveries):
+        for stream in list(self.sinks.deliveries) if self.topology.at_most_once else ():
             count, steps = self.sinks.give_up(stream)
             out += steps
             if count:

@@ -50,6 +50,7 @@ class SinkSide:
         for stream in [stream for stream in self.deliveries if stream.producer == replica.shard]:
             del self.deliveries[stream]
             self.given_up.pop(stream, None)
+            self.tried.pop(stream, None)
 
     def rank(self, layout: Layout) -> None:
         """The oldest replica delivers at once, the others a hedge delay later each; in turns nobody waits for time."""

@@ -20,6 +20,10 @@ SINK_BACKLOG = 64
 """Units that may wait for a sink before the replica counts as behind and the pulse is held: a sink that is away
 for a moment costs nothing, one that is down for long must not fill the disk."""
 
+TURN_BACKLOG = 2
+"""The same where units are delivered at most once: what waits for a sink is lost with the one who has the turn, so
+little is cut as long as nothing is delivered."""
+
 
 @dataclass
 class Standing:
@@ -76,9 +80,10 @@ class Standing:
     def progress(self, replica: SegmentReplica) -> list[Instruction]:
         """Tell the ingress how far a replica is; one whose sink does not take its units is not far."""
         node, pulse = self.node, replica.produced
+        backlog = TURN_BACKLOG if node.topology.at_most_once else SINK_BACKLOG
         for stream in node.topology.outputs(replica.replica.shard):
             if stream in node.sinks.deliveries:
-                pulse = min(pulse, node.sinks.deliveries[stream].delivered + SINK_BACKLOG)
+                pulse = min(pulse, node.sinks.deliveries[stream].delivered + backlog)
         if pulse <= node.progress.get(replica.replica, 0):
             return []
         node.progress[replica.replica] = pulse
