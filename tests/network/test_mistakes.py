@@ -21,7 +21,11 @@ USED = "both: {input: [clicks, views], join: {on: {user: id}}}"
         # the entry
         ("x: {input: clicks, filtr: {where: a}}", "the key 'filtr' is not known", "did you mean 'filter'?"),
         ("x: {input: clicks, dup: {}, shard: 2}", "the key 'shard' is not known", "did you mean 'shards'?"),
-        ("x: {input: clicks, dup: {}, wumpus: 2}", "the key 'wumpus' is not known", "use one of: aggregate, checkpoint_every, count"),
+        (
+            "x: {input: clicks, dup: {}, wumpus: 2}",
+            "the key 'wumpus' is not known",
+            "use one of: aggregate, checkpoint_every, count",
+        ),
         ("x: {input: clicks, dup: {}, count: {}}", "'dup' and 'count' are in one entry", "a name of its own"),
         ("x: {input: clicks}", "nothing says what this operator is", "use one of: aggregate"),
         ("x: {dup: {}}", "'input' is missing", "name the source or operator"),

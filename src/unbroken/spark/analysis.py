@@ -168,9 +168,7 @@ def _routing_problems(segment: Segment, frame: DataFrame) -> list[Problem]:
     """State brings rows together that random routing would part."""
     if segment.routing != "random" or find_horizon(frame) == Horizon(STATELESS, timed=has_watermark(frame)):
         return []
-    what = (
-        "routing='random' parts rows that its state brings together: each replica would have a part of the result"
-    )
+    what = "routing='random' parts rows that its state brings together: each replica would have a part of the result"
     return [Problem(segment.where, what, "use routing='hashing' with shard_by, or leave routing out")]
 
 
