@@ -198,7 +198,7 @@ def test_a_decision_is_sound_and_final_whatever_the_situation(replicas: int, see
         following = decision.layout
         following.check()
         assert Layout.from_json(following.to_json()) == following
-        lost = _beyond_help(layout, situation)
+        lost = set(_beyond_help(layout, situation))
         assert all(following.full(shard) for shard in topology.placed_shards if layout.full(shard) - lost)
         assert all(following.next_index[shard] >= index for shard, index in layout.next_index.items())
         again = next_layout(topology, situation, following, transfers=1)

@@ -80,7 +80,8 @@ def test_a_node_that_follows_in_several_rings_is_asked_once() -> None:
 
 def test_shards_with_a_single_replica_form_a_ring_in_their_part() -> None:
     places = {"counts.0#0": "a", "counts.1#3": "b", "counts.2#0": "c", "totals.0#0": "d"}
-    assert [follow(node, places) for node in "abcd"] == [["b"], ["c"], ["a"], []]
+    alone = "totals has no colleague: all that are alone watch it, and it watches them"
+    assert [follow(node, places) for node in "abcd"] == [["b"], ["c"], ["a", "d"], ["a"]], alone
     together = {"counts.0#0": "a", "counts.1#0": "a", "counts.2#0": "b"}
     assert [follow(node, together) for node in "ab"] == [["b"], ["a"]]
     assert follow("a", {"counts.0#0": "a", "counts.1#0": "a"}) == []
