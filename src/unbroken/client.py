@@ -215,14 +215,18 @@ class Subscription:
         return found.part, found.shards
 
     def _origins(self, stream: StreamId) -> dict[tuple[StreamId, NodeId], ReplicaId]:
-        """Where a stream can be read, by the name it has there. Who is given up by the layout may still send."""
+        """Where a stream can be read, by the name it has there. Who is given up by the layout may still send.
+
+        One that takes over alone is asked before it has caught up: nobody else will send what comes next.
+        """
         layout = None if self._directory is None else self._directory.layout
         if layout is None:
             return {}
         return {
             (StreamId(replica.shard, stream.consumer), node): replica
             for replica, node in layout.placement.items()
-            if replica not in layout.joining and _of_segment(replica.shard) == stream.producer
+            if _of_segment(replica.shard) == stream.producer
+            and replica in (layout.full(replica.shard) or layout.working(replica.shard))
         }
 
     def _find_hosts(self) -> None:

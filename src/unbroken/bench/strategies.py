@@ -166,7 +166,11 @@ def _measure(strategy: str, interval: int, rate: int, say: Say) -> dict[str, Any
         if strategy == Ha.NONE.value:
             run.restart(kill.node)
         say(f"{name}: {kill.node} killed")
-        run.await_end(seconds + END_SLACK_S)
+        try:
+            run.await_end(seconds + END_SLACK_S)
+        except UnbrokenError as error:
+            story = "; ".join(_since(run.history(), kill.at_ms))
+            raise UnbrokenError(f"{error}. Since the kill: {story}") from error
         history = run.history()
     detected_ms = None
     if strategy not in UNDETECTED:

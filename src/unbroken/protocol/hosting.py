@@ -81,6 +81,11 @@ class Hosting:
             if sink in node.topology.sinks and sink not in node.topology.client_sinks:
                 node.sinks.open(stream, replica, node.layout, self._tried(replica, state, stored))
         out: list[Instruction] = [StartReplica(replica)]
+        for stream in [box.stream for box in node.outboxes.of(replica)]:
+            # Replicas ask again when they are told of this one; clients are told by nobody.
+            early = node.outboxes.take_early(stream)
+            if stream.consumer.part in node.topology.client_sinks:
+                out += [step for question in early for step in node.outboxes.subscribe(*question)]
         if node.sources is not None and replica == node.ingress:
             out += node.sources.begin()
         if replica in node.replicas:

@@ -51,7 +51,6 @@ class Outboxes:
         levels = self.topology.strategy(sink).levels
         self.boxes[stream] = Outbox(stream, counted, retain, stored.base, headers, levels=levels)
         self.owners[stream] = owner
-        self.early = {key: question for key, question in self.early.items() if key[0] != stream}
 
     def close(self, owner: ReplicaId) -> None:
         """Forget the outboxes of a replica that is not hosted here any more."""
@@ -138,12 +137,15 @@ class Outboxes:
         return self.topology.counts(stream.producer.part, header.generation)
 
     def _open_late(self, stream: StreamId, owner: ReplicaId, layout: Layout, base: int) -> list[Instruction]:
-        asked = [question for key, question in self.early.items() if key[0] == stream]
         self.open(stream, owner, layout, StoredUnits(base))
-        out = self._confirm(layout)
-        for sender, message in asked:
-            out += self.subscribe(sender, message)
-        return out
+        early = self.take_early(stream)
+        return [*self._confirm(layout), *(step for question in early for step in self.subscribe(*question))]
+
+    def take_early(self, stream: StreamId) -> list[tuple[NodeId, Subscribe]]:
+        """Those who asked for a stream before its outbox was open."""
+        asked = [question for key, question in self.early.items() if key[0] == stream]
+        self.early = {key: question for key, question in self.early.items() if key[0] != stream}
+        return asked
 
     def topology_changed(self, topology: Topology) -> list[Instruction]:
         """Streams that nobody reads any more are forgotten with all their units."""
