@@ -63,12 +63,12 @@ TestFlowMachine.settings = settings(
 )
 
 
-@pytest.mark.parametrize("seed", schedules(120))
+@pytest.mark.parametrize("seed", schedules(60))
 def test_random_schedule(seed: int) -> None:
     run_schedule(seed, steps=300)
 
 
-@pytest.mark.parametrize("seed", schedules(20))
+@pytest.mark.parametrize("seed", schedules(12))
 def test_random_schedule_with_many_faults(seed: int) -> None:
     run_schedule(seed, steps=500, fault_chance=0.1)
 

@@ -10,18 +10,18 @@ from protocol.schedules import pick_strategies, run_losses, run_schedule, schedu
 from unbroken.protocol.strategy import Ha
 
 
-@pytest.mark.parametrize("seed", schedules(12))
+@pytest.mark.parametrize("seed", schedules(4))
 @pytest.mark.parametrize("ha", list(Ha), ids=[ha.value for ha in Ha])
 def test_random_schedule_with_one_strategy(ha: Ha, seed: int) -> None:
     run_schedule(seed, steps=300, fault_chance=0.05, pick=partial(pick_strategies, only=ha))
 
 
-@pytest.mark.parametrize("seed", schedules(40))
+@pytest.mark.parametrize("seed", schedules(10))
 def test_random_schedule_with_mixed_strategies(seed: int) -> None:
     run_schedule(seed, steps=400, fault_chance=0.05, pick=pick_strategies)
 
 
-@pytest.mark.parametrize("seed", schedules(15))
+@pytest.mark.parametrize("seed", schedules(5))
 @pytest.mark.parametrize("ha", [Ha.ACTIVE_STANDBY, Ha.PASSIVE, Ha.UPSTREAM], ids=lambda ha: ha.value)
 def test_the_nodes_of_a_segment_are_lost_again_and_again(ha: Ha, seed: int) -> None:
     run_losses(seed, ha)
