@@ -11,12 +11,12 @@ PYTHONS := python3.13 python3.12 python3.11 python3
 help:
 	@echo "make venv    create $(VENV) with the pinned dependencies and this package"
 	@echo "make demo    run a replicated pipeline, kill a node, report what was noticed (build/demo)"
-	@echo "make test    run all tests"
+	@echo "make test    run the tests, without those that take minutes each"
 	@echo "make lint    ruff check and ruff format --check"
 	@echo "make types   mypy --strict on src, ordinary mypy on tests"
 	@echo "make bench   run the core benchmark"
 	@echo "make chaos   run 30 seeded schedules of real faults and check every result (build/chaos)"
-	@echo "make survival  all tests on running flows, also those that make test leaves out (about 15 minutes)"
+	@echo "make survival  all tests on running flows, also those that make test leaves out"
 	@echo "make clean   remove $(VENV), build/ and caches"
 
 venv: $(STAMP)

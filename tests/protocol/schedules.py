@@ -11,6 +11,8 @@ from protocol.cluster_effects import SETTINGS
 from protocol.cluster_model import Action, Cluster
 from protocol.model_parts import DELAY, chain, diamond, join
 from unbroken.protocol.ids import NodeId, StreamId
+from unbroken.protocol.layout import Topology
+from unbroken.protocol.settings import ProtocolSettings
 from unbroken.protocol.strategy import Ha, Strategy
 
 FAULT_CHANCE = 0.03
@@ -39,23 +41,31 @@ def schedules(few: int) -> range:
     return range(first, first + int(os.environ.get("UNBROKEN_SCHEDULES", few)))
 
 
-def pick_cluster(choose: Callable[[int], int]) -> Cluster:
-    """A small random topology on 2 to 4 nodes and up to 2 standbys."""
+def pick_topology(choose: Callable[[int], int]) -> tuple[Topology, int]:
+    """A small random topology, and 2 to 4 nodes that are enough for its replicas."""
     nodes = 2 + choose(3)
     replicas = 2 + (choose(nodes - 1) and choose(2))
     kind = choose(4)
     if kind == 0:
-        topology = join(1 + choose(2), replicas)
-    elif kind == 1:
-        topology = diamond(1 + choose(2), replicas)
-    else:
-        topology = chain(tuple(1 + choose(2) for _ in range(1 + choose(3))), replicas)
-    settings = replace(
+        return join(1 + choose(2), replicas), nodes
+    if kind == 1:
+        return diamond(1 + choose(2), replicas), nodes
+    return chain(tuple(1 + choose(2) for _ in range(1 + choose(3))), replicas), nodes
+
+
+def pick_settings(choose: Callable[[int], int]) -> ProtocolSettings:
+    return replace(
         SETTINGS,
         single_delivery=choose(2) == 1,
         claim_units=3 if choose(4) == 1 else SETTINGS.claim_units,
         catch_up_lag=choose(3),
     )
+
+
+def pick_cluster(choose: Callable[[int], int]) -> Cluster:
+    """A small random topology on 2 to 4 nodes and up to 2 standbys."""
+    topology, nodes = pick_topology(choose)
+    settings = pick_settings(choose)
     return Cluster(topology, nodes, 4 + choose(9), settings, standbys=choose(3), transfers=1 + choose(3))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from protocol.cluster_effects import SETTINGS, SimNode
+from protocol.cluster_effects import SimNode
 from protocol.cluster_model import Cluster
-from protocol.model_parts import chain, diamond, join
+from protocol.schedules import pick_settings, pick_topology
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.instructions import Instruction, Send
 from unbroken.protocol.layout import INGRESS, Layout, Topology
@@ -91,21 +91,7 @@ class WholeCluster(Cluster):
 
 def pick_copies(choose: Callable[[int], int]) -> WholeCluster:
     """A small random dataflow in 2 or 3 copies, on 2 to 4 nodes and up to 2 standbys."""
-    nodes = 2 + choose(3)
-    replicas = 2 + (choose(nodes - 1) and choose(2))
-    kind = choose(4)
-    if kind == 0:
-        topology = join(1 + choose(2), replicas)
-    elif kind == 1:
-        topology = diamond(1 + choose(2), replicas)
-    else:
-        topology = chain(tuple(1 + choose(2) for _ in range(1 + choose(3))), replicas)
-    settings = replace(
-        SETTINGS,
-        single_delivery=choose(2) == 1,
-        claim_units=3 if choose(4) == 1 else SETTINGS.claim_units,
-        catch_up_lag=choose(3),
-        ack_every=1 + choose(2),
-    )
+    topology, nodes = pick_topology(choose)
+    settings = replace(pick_settings(choose), ack_every=1 + choose(2))
     whole = replace(topology, whole=True)
     return WholeCluster(whole, nodes, 4 + choose(9), settings, standbys=choose(3), transfers=1 + choose(3))

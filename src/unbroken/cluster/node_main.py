@@ -84,16 +84,7 @@ def run_node(options: NodeOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
     push = _push_server(node, flow, options)
-    me = Member(
-        node=options.name,
-        address=node.server.address,
-        push="" if push is None else f"{options.host}:{push.port}",
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        incarnation=uuid.uuid4().hex,
-        disk=disk,
-        standby=options.standby,
-    )
+    me = _member(options, node, disk, "" if push is None else f"{options.host}:{push.port}")
     callbacks = Callbacks(
         node.on_members,
         node.on_layout,
@@ -131,6 +122,20 @@ def run_node(options: NodeOptions) -> None:
         _stop_session(session)
     if node.failure is not None:
         raise UnbrokenError(node.failure)
+
+
+def _member(options: NodeOptions, node: Node, disk: str, push: str) -> Member:
+    """This process as the others know it."""
+    return Member(
+        node=options.name,
+        address=node.server.address,
+        push=push,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        incarnation=uuid.uuid4().hex,
+        disk=disk,
+        standby=options.standby,
+    )
 
 
 def _let_workers_import(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unbroken.protocol.catchup import CatchUp, Phase
 from unbroken.protocol.events import FetchFailed, StateArrived
-from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
+from unbroken.protocol.ids import NodeId, ReplicaId
 from unbroken.protocol.instructions import (
     AbandonFetch,
     DropReplica,
@@ -18,7 +18,7 @@ from unbroken.protocol.instructions import (
     ReportCaughtUp,
     Send,
 )
-from unbroken.protocol.messages import Ack, Claim, Claimed, Offer
+from unbroken.protocol.messages import Ack, Claimed, Offer
 from unbroken.protocol.recovery import ReplicaState
 from unbroken.protocol.replica import SegmentReplica
 
@@ -58,7 +58,7 @@ class Holding:
     def begin(self, replica: ReplicaId, state: ReplicaState | None, now_ms: float) -> list[Instruction]:
         join = CatchUp(replica, tuple(self.node.topology.inputs(replica.shard)), now_ms)
         self.copies[replica] = Copy(join, state)
-        return [*self._acks(replica, self.node.links), *self._ask_for_claims(join)]
+        return [*self._acks(replica, self.node.links), *self.node.joining.ask_for_claims(join)]
 
     def take(self, replica: ReplicaId) -> tuple[CatchUp | None, list[Instruction]]:
         """The replica goes to work, or is not held any more: how far it had come, and how a transfer is ended."""
@@ -113,10 +113,10 @@ class Holding:
             out += [*self.take(replica)[1], DropReplica(replica)]
         for replica in sorted((set(placed) & self.node.layout.held) - set(self.copies)):
             out += self.begin(replica, None, now_ms)
-        return [*out, *(step for copy in self.copies.values() for step in self._ask_for_claims(copy.join))]
+        return [*out, *(step for copy in self.copies.values() for step in self.node.joining.ask_for_claims(copy.join))]
 
     def link_up(self, node: NodeId) -> list[Instruction]:
-        return [step for copy in self.copies.values() for step in self._ask_for_claims(copy.join, {node})]
+        return [step for copy in self.copies.values() for step in self.node.joining.ask_for_claims(copy.join, {node})]
 
     def tick(self, now_ms: float) -> list[Instruction]:
         out: list[Instruction] = []
@@ -124,7 +124,7 @@ class Holding:
             if copy.state is not None and copy.offered <= copy.version:
                 continue
             donors = [node for node in self.node.layout.full_nodes_of(replica.shard) if node in self.node.links]
-            found = copy.join.next_donor(self._producers(copy.join), donors, now_ms)
+            found = copy.join.next_donor(self.node.joining.producers(copy.join), donors, now_ms)
             if found is not None:
                 least = max(copy.join.least, copy.version, copy.offered)
                 out.append(FetchState(replica, found[0], replica.shard, least, held=True))
@@ -150,7 +150,7 @@ class Holding:
         due = self.offers.get(name, 0) + strategy.every
         if not strategy.holding or name not in self.node.layout.full(name.shard) or replica.committed < due:
             return []
-        self.offers = {name: replica.committed} | {r: v for r, v in self.offers.items() if r in self.node.replicas}
+        self.offers = {r: version for r, version in self.offers.items() if r in self.node.replicas}
         self.offers[name] = replica.committed
         return [Send(node, Offer(name, replica.committed)) for node in self._holders(name)]
 
@@ -167,16 +167,6 @@ class Holding:
             for stream in copy.join.inputs
             if copy.version > 0
             for node in sorted(self.node.subscriptions.producers(stream) & set(nodes))
-        ]
-
-    def _producers(self, join: CatchUp) -> dict[StreamId, list[NodeId]]:
-        return {stream: self.node.subscriptions.reachable(stream) for stream in join.inputs}
-
-    def _ask_for_claims(self, join: CatchUp, nodes: Collection[NodeId] | None = None) -> list[Instruction]:
-        return [
-            Send(node, Claim(stream, join.replica, self.node.layout.version))
-            for stream, node in join.claims(self._producers(join))
-            if nodes is None or node in nodes
         ]
 
     def check(self) -> None:

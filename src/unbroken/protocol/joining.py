@@ -52,19 +52,19 @@ class Joining:
         join = CatchUp(replica, tuple(self.node.topology.inputs(replica.shard)), now_ms)
         self.joins[replica] = join
         if state is None:
-            return self._ask_for_claims(join)
+            return self.ask_for_claims(join)
         if replica.shard == INGRESS and self.node.me not in self.node.sync.members:
             # The leader may have forgotten the learner that this node was: the copy is worth nothing without it.
             return [DropReplica(replica)]
         join.resume(state.committed, now_ms)
-        return [*self.node.hosting.host(replica, state), *self._ask_for_claims(join)]
+        return [*self.node.hosting.host(replica, state), *self.ask_for_claims(join)]
 
     def begin_with_copy(self, join: CatchUp, now_ms: float) -> list[Instruction]:
         """A replica whose state was held here goes to work; its producers have long promised."""
         self.joins[join.replica] = join
         self.copies.add(join.replica)
         join.since_ms = now_ms
-        return self._ask_for_claims(join)
+        return self.ask_for_claims(join)
 
     def claimed(self, sender: NodeId, message: Claimed) -> list[Instruction]:
         join = self.joins.get(message.replica)
@@ -74,7 +74,7 @@ class Joining:
 
     def link_up(self, node: NodeId) -> list[Instruction]:
         """A producer may have come into sight."""
-        return [step for join in self.joins.values() for step in self._ask_for_claims(join, {node})]
+        return [step for join in self.joins.values() for step in self.ask_for_claims(join, {node})]
 
     def fetch_failed(self, event: FetchFailed, now_ms: float) -> list[Instruction]:
         join = self.joins.get(event.replica)
@@ -127,7 +127,7 @@ class Joining:
                 out.append(self.node.hosting.absent(replica))
         for replica in [replica for replica in self.joins if replica not in layout.joining]:
             out += self._promoted(self.joins.pop(replica))
-        return [*out, *(step for join in self.joins.values() for step in self._ask_for_claims(join))]
+        return [*out, *(step for join in self.joins.values() for step in self.ask_for_claims(join))]
 
     def _promoted(self, join: CatchUp) -> list[Instruction]:
         """The layout takes a replica for redundancy; one that has lost its state since it said so has to say that."""
@@ -143,7 +143,7 @@ class Joining:
                 out += self._begin_anew(join, now_ms)
                 continue
             shard, donors = self._donors(replica)
-            found = join.next_donor(self._producers(join), donors, now_ms)
+            found = join.next_donor(self.producers(join), donors, now_ms)
             if found is not None:
                 out.append(FetchState(replica, found[0], shard, join.least))
             elif join.phase is Phase.CATCHING_UP and self._keeps_up(join):
@@ -170,7 +170,7 @@ class Joining:
     def _begin_anew(self, join: CatchUp, now_ms: float) -> list[Instruction]:
         if join.phase is Phase.CATCHING_UP and self._keeps_up(join):
             return [ReportCaughtUp(join.replica, join.finish(now_ms))]
-        found = join.begin_anew(self._producers(join), now_ms)
+        found = join.begin_anew(self.producers(join), now_ms)
         if found is None:
             return self._complain(join)
         base, valid = self._known_from_colleagues(join, *found)
@@ -243,7 +243,8 @@ class Joining:
 
     # --- details --------------------------------------------------------------------------------------
 
-    def _producers(self, join: CatchUp) -> dict[StreamId, list[NodeId]]:
+    def producers(self, join: CatchUp) -> dict[StreamId, list[NodeId]]:
+        """Who can be reached of those that have to promise."""
         return {stream: self.node.subscriptions.reachable(stream) for stream in join.inputs}
 
     def _donors(self, replica: ReplicaId) -> tuple[ShardId, list[NodeId | None]]:
@@ -266,10 +267,11 @@ class Joining:
             return shard, [None]
         return shard, [donor for donor in full if donor in node.links and donor != node.me]
 
-    def _ask_for_claims(self, join: CatchUp, nodes: Collection[NodeId] | None = None) -> list[Instruction]:
+    def ask_for_claims(self, join: CatchUp, nodes: Collection[NodeId] | None = None) -> list[Instruction]:
+        """Ask for the promises that are still missing, perhaps only of these nodes."""
         return [
             Send(node, Claim(stream, join.replica, self.node.layout.version))
-            for stream, node in join.claims(self._producers(join))
+            for stream, node in join.claims(self.producers(join))
             if nodes is None or node in nodes
         ]
 
