@@ -42,6 +42,10 @@ LOOK_S = 0.2
 REFRESH_S = 2.0
 """Nodes that joined or moved are looked for this often; the nodes known already go on being heard."""
 
+LOST_REFRESH_S = 0.2
+LOST_S = 15.0
+"""After a node is lost its results may move to another one: for this long it is looked for more often."""
+
 CLOSE_S = 2.0
 """Longest wait for the search for nodes to end; a read from ZooKeeper takes at most half of it."""
 
@@ -115,6 +119,8 @@ class Subscription:
         self._lock = threading.Lock()
         self._latest = Latest()
         self._closed = threading.Event()
+        self._refresh_at = 0.0
+        self._lost_at = float("-inf")
         self._link_lock = threading.Lock()
         # On a thread of its own: a ZooKeeper that hangs must not hold results up.
         self._finder = threading.Thread(target=self._find_hosts, name="find-hosts", daemon=True)
@@ -232,7 +238,11 @@ class Subscription:
     def _find_hosts(self) -> None:
         """Look for nodes that joined or moved until the subscription is closed."""
         assert self._directory is not None
-        while not self._closed.wait(REFRESH_S):
+        while not self._closed.wait(LOST_REFRESH_S):
+            now = time.monotonic()
+            if now < self._refresh_at and now > self._lost_at + LOST_S:
+                continue
+            self._refresh_at = now + REFRESH_S
             if self._directory.refresh():
                 self._link()
 
@@ -319,6 +329,7 @@ class Subscription:
         self._turn_to_newcomers()
 
     def _lost(self, node: NodeId) -> None:
+        self._lost_at = time.monotonic()
         with self._lock:
             self._linked.discard(node)
             self._sources = {key: replica for key, replica in self._sources.items() if key[1] != node}

@@ -209,6 +209,7 @@ class Dataflow:
         where = f"{_caller()}, sink {name}"
         self._free(name, where)
         produced_by = segment if isinstance(segment, str) else segment.name
+        connector.identity = f"{self.name}/{name}"
         sink = Sink(_checked_name(name, where), produced_by, connector, where)
         self.sinks[name] = sink
         return sink

@@ -27,6 +27,7 @@ from unbroken.protocol.instructions import (
     FetchState,
     GiveUp,
     Instruction,
+    NoteOwed,
     PersistEntry,
     PinState,
     PollSources,
@@ -222,6 +223,8 @@ class ClusterEffects:
                 self._run_ingress(node, step)
             case BeginReplica(replica, base, valid):
                 node.disk.replicas[replica] = ReplicaDisk(committed=base, states={base: 0}, valid=valid)
+            case NoteOwed(replica, stream, owed, valid):
+                node.disk.replicas[replica].owed[stream] = (owed, valid)
             case StartReplica() | StopReplica() | DropReplica():
                 self._run_replica(node, step)
             case FetchState() | AbandonFetch() | PinState() | RefusePin():

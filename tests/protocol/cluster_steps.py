@@ -196,11 +196,14 @@ class ClusterSteps(ClusterEffects):
         header = state.cut_header(number)
         assert header is not None
         assert {unit.generation for unit, _ in inputs.values()} == {header.generation}, f"{shard}: mixed generations"
-        contents = {stream: content for stream, (_, content) in inputs.items()}
+        contents = {
+            n: {stream: disk.inbox[stream, n][1] for stream in state.inputs}
+            for n in range(spark.committed + 1, number + 1)
+        }
         topology = self.programs.topology(spark.consumers)
         strategy, before = topology.strategy(shard.part), disk.states[spark.committed]
         watermark = before.watermark(number, strategy) if isinstance(before, Window) else 0
-        outputs = spark.process(number, contents, topology.outputs(shard), strategy)
+        outputs = spark.process(contents, topology.outputs(shard), strategy)
         headers = []
         for stream, content in outputs.items():
             box = node.protocol.outboxes.boxes.get(stream)

@@ -104,14 +104,14 @@ class Window:
         """What is in force while unit ``number`` is processed."""
         return max(0, self.newest - DELAY) if strategy.timed else number
 
-    def after(self, number: int, content: int, strategy: Strategy) -> Window:
-        time = row_time(number) if strategy.timed else number
+    def after(self, contents: Mapping[int, int], strategy: Strategy) -> Window:
+        """What is kept after one micro-batch of these units, by their numbers."""
+        came = [(row_time(number) if strategy.timed else number, content) for number, content in contents.items()]
         length = strategy.horizon_ms - (DELAY if strategy.timed else 0)
-        limit = self.watermark(number, strategy) - length
-        rows = (*self.rows, (time, content))
-        kept = tuple(sorted(row for row in rows if row[0] > limit))
+        limit = self.watermark(max(contents), strategy) - length
+        kept = tuple(sorted(row for row in (*self.rows, *came) if row[0] > limit))
         closed = tuple(sorted(row for row in self.rows if row[0] <= limit))
-        return Window(max(self.newest, time), kept, closed)
+        return Window(max(self.newest, *(time for time, _ in came)), kept, closed)
 
 
 State = int | Window
@@ -166,13 +166,16 @@ class FakeSpark:
         """The micro-batch to run, or None if the round brought no data. All instances must agree."""
         answers, self.answers = self.answers, []
         assert len(set(answers)) == 1, f"{self.replica}: instances of one round were told {answers}"
-        assert answers[0] - self.committed in (0, 1), f"{self.replica}: told {answers[0]} after {self.committed}"
+        assert answers[0] >= self.committed, f"{self.replica}: told {answers[0]} after {self.committed}"
         return None if answers[0] == self.committed else answers[0]
 
     def process(
-        self, number: int, contents: dict[StreamId, int], outputs: list[StreamId], strategy: Strategy
+        self, contents: Mapping[int, Mapping[StreamId, int]], outputs: list[StreamId], strategy: Strategy
     ) -> dict[StreamId, int]:
-        state = run_batch(self.replica.shard, self.disk.states[self.committed], contents, number, strategy)
+        """Run a micro-batch of these units, by their numbers, and write its output."""
+        number = max(contents)
+        assert len(contents) == 1 or strategy.foldable, f"{self.replica}: told to take {len(contents)} units at once"
+        state = run_batch(self.replica.shard, self.disk.states[self.committed], contents, strategy)
         self.uncommitted = (number, state)
         wrong = self.corrupt_from is not None and number >= self.corrupt_from
         return {stream: result_of(state, stream, wrong) for stream in outputs}
@@ -188,18 +191,20 @@ class FakeSpark:
         self.stopped, self.ticket, self.answers, self.uncommitted = True, None, [], None
 
 
-def run_batch(shard: ShardId, state: State, contents: Mapping[StreamId, int], number: int, strategy: Strategy) -> State:
-    """The state of a shard after one more micro-batch; each part has code of its own.
+def run_batch(
+    shard: ShardId, state: State, contents: Mapping[int, Mapping[StreamId, int]], strategy: Strategy
+) -> State:
+    """The state of a shard after one more micro-batch, of one unit or several; each part has code of its own.
 
     What relies on its producers forgets: everything at once, or what is older than a window.
     """
-    rows = sorted((str(stream), content) for stream, content in contents.items())
+    rows = {n: sorted((str(stream), content) for stream, content in unit.items()) for n, unit in contents.items()}
     if strategy.ha is not Ha.UPSTREAM:
-        return mix(state, str(shard), rows)
-    content = mix(str(shard), rows)
+        return mix(state, str(shard), rows[max(rows)])
+    units = {number: mix(str(shard), unit) for number, unit in rows.items()}
     if strategy.horizon_ms == 0:
-        return content
-    return (state if isinstance(state, Window) else Window()).after(number, content, strategy)
+        return units[max(units)]
+    return (state if isinstance(state, Window) else Window()).after(units, strategy)
 
 
 def result_of(state: State, stream: StreamId, wrong: bool = False) -> int:

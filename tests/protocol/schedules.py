@@ -80,12 +80,23 @@ def pick_strategies(choose: Callable[[int], int], only: Ha | None = None) -> Clu
     return Cluster(topology, 3 + choose(2), 8 + choose(12), settings, standbys=choose(3), transfers=1 + choose(3))
 
 
+def pick_long_windows(choose: Callable[[int], int]) -> Cluster:
+    """Segments whose state reaches back over many units, in a flow that is long enough to forget."""
+    topology = (join(1), chain((1, 1)))[choose(2)]
+    horizon = DELAY + 80 + 10 * choose(6)
+    strategies = {part: Strategy(Ha.UPSTREAM, horizon_ms=horizon, foldable=True) for part in topology.segments}
+    topology = replace(topology, strategies=strategies, replicas={**topology.replicas, **dict.fromkeys(strategies, 1)})
+    return Cluster(topology, 3 + choose(2), 40 + choose(10), replace(SETTINGS, ack_every=1 + choose(3)), standbys=1)
+
+
 def _strategy(ha: Ha, choose: Callable[[int], int]) -> Strategy:
     if ha is not Ha.UPSTREAM:
         return Strategy(ha, 0 if ha is Ha.NONE else 1, every=1 + choose(4))
     timed = choose(2) == 1
-    horizon = (0, DELAY + 10 + 10 * choose(4) if timed else 1 + choose(4))[choose(3) > 0]
-    return Strategy(ha, 1 + choose(2), horizon_ms=horizon, timed=timed, shares=choose(2) == 1)
+    horizon = (0, DELAY + 10 + 10 * choose(9) if timed else 1 + choose(4))[choose(3) > 0]
+    return Strategy(
+        ha, 1 + choose(2), horizon_ms=horizon, timed=timed, shares=choose(2) == 1, foldable=timed and horizon > 0
+    )
 
 
 def run_schedule(

@@ -37,6 +37,7 @@ class ReplicaDisk:
     copy: int = 0
     began: int = 0
     valid: int = 0
+    owed: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
     admission: Admission | None = None
 
     def persist(self, entry: Entry) -> None:
@@ -60,7 +61,7 @@ class ReplicaDisk:
         if step.replica.shard != INGRESS:
             states = {version: state for version, state in self.states.items() if version <= step.version}
             kept = ReplicaDisk(committed=step.version, states=states, outbox=outbox, copy=self.copy, began=self.began)
-            return replace(kept, valid=self.valid)
+            return replace(kept, valid=self.valid, owed=dict(self.owed))
         return ReplicaDisk(
             outbox=outbox,
             log=dict(self.log),
@@ -68,6 +69,7 @@ class ReplicaDisk:
             base_pulse=self.base_pulse,
             finished=self.finished,
             base_body=self.base_body,
+            owed=dict(self.owed),
             admission=step.admission,
         )
 
@@ -104,9 +106,10 @@ class ReplicaDisk:
 
     def _stored(self, base: int) -> Mapping[StreamId, StoredUnits]:
         out: dict[StreamId, StoredUnits] = {}
-        for stream in dict.fromkeys(stream for stream, _ in self.outbox):
+        for stream in dict.fromkeys([*(stream for stream, _ in self.outbox), *self.owed]):
             headers = [self.outbox[key][0] for key in sorted(k for k in self.outbox if k[0] == stream)]
-            out[stream] = StoredUnits(headers[0].number - 1, tuple(headers))
+            first = headers[0].number if headers else base + 1
+            out[stream] = StoredUnits(first - 1, tuple(headers), *self.owed.get(stream, (0, 0)))
         return out
 
 

@@ -119,9 +119,8 @@ class _Run:
                     self.states[shard] = self.states[ShardId(latest[segment_of(shard.part)], shard.index)]
                     continue
                 contents = {stream: units[stream] for stream in topology.inputs(shard)}
-                self.states[shard] = run_batch(
-                    shard, self.states.get(shard, 0), contents, number, topology.strategy(shard.part)
-                )
+                before, strategy = self.states.get(shard, 0), topology.strategy(shard.part)
+                self.states[shard] = run_batch(shard, before, {number: contents}, strategy)
                 mine = [stream for stream in streams if stream.producer == shard]
                 units.update((stream, result_of(self.states[shard], stream)) for stream in mine)
             latest |= {segment_of(part): part for part in topology.segments}

@@ -23,6 +23,22 @@ def arrive(inboxes: dict[StreamId, Inbox], stream: StreamId, number: int) -> Non
     inboxes[stream].arrive(UnitHeader(stream, number, number, 0, Digest(0, 0)))
 
 
+def test_units_that_only_build_a_state_again_are_taken_together() -> None:
+    gate, inboxes = setting()
+    cuts = gate.ordering
+    assert isinstance(cuts, PulseCuts)
+    cuts.joined = 4
+    for number in range(1, 7):
+        for stream in (LEFT, RIGHT):
+            if stream is LEFT or number != 4:
+                arrive(inboxes, stream, number)
+    assert [gate.ask(instance, 0) for instance in ("left", "right")] == [3, 3], "as many as there are"
+    arrive(inboxes, RIGHT, 4)
+    assert gate.ask("left", 3) == 4
+    assert gate.ask("left", 4) == 5, "from there on one by one"
+    gate.check()
+
+
 def test_a_cut_is_complete_when_every_stream_has_its_unit() -> None:
     gate, inboxes = setting()
     arrive(inboxes, LEFT, 1)

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from protocol.schedules import pick_strategies, run_losses, run_schedule, schedules
+from protocol.schedules import pick_long_windows, pick_strategies, run_losses, run_schedule, schedules
 from unbroken.protocol.strategy import Ha
 
 
@@ -19,6 +19,11 @@ def test_random_schedule_with_one_strategy(ha: Ha, seed: int) -> None:
 @pytest.mark.parametrize("seed", schedules(10))
 def test_random_schedule_with_mixed_strategies(seed: int) -> None:
     run_schedule(seed, steps=400, fault_chance=0.05, pick=pick_strategies)
+
+
+@pytest.mark.parametrize("seed", schedules(5))
+def test_state_that_reaches_far_back_is_built_again(seed: int) -> None:
+    run_schedule(seed, steps=2_000, fault_chance=0.004, pick=pick_long_windows)
 
 
 @pytest.mark.parametrize("seed", schedules(5))

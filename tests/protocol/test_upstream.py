@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from protocol.model_parts import DELAY, Window, row_time
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.outbox import Outbox
+from unbroken.protocol.outbox import ABSENT_CLIENTS, Outbox
+from unbroken.protocol.replica import ALONE
 from unbroken.protocol.strategy import Ha, Strategy
 from unbroken.protocol.units import Digest, UnitHeader
 from unbroken.protocol.upstream import Causes
@@ -65,16 +66,19 @@ def test_marks_that_are_kept_are_enough() -> None:
 
 @given(st.integers(1, 6), st.integers(8, 40), st.data())
 def test_a_window_that_is_built_again_has_the_same_results(length: int, last: int, data: st.DataObject) -> None:
-    """From the unit after ``before(v)`` on, a fresh state has the results after v of one that has seen everything."""
+    """From the unit after ``before(v)`` on, a fresh state has the results after v of one that has seen everything, also
+    if it takes several units at once until shortly before."""
     strategy = Strategy(Ha.UPSTREAM, horizon_ms=10.0 * length + DELAY)
     states, found = [Window()], Causes(strategy)
     for number in range(1, last + 1):
         found.note(number, states[-1].watermark(number, strategy))
-        states.append(states[-1].after(number, number, strategy))
+        states.append(states[-1].after({number: number}, strategy))
     through = data.draw(st.integers(1, last - 1))
-    again = Window()
-    for number in range(found.before(through) + 1, last + 1):
-        again = again.after(number, number, strategy)
+    again, number = Window(), found.before(through)
+    while number < last:
+        first, most = number + 1, max(1, through - ALONE - number)
+        number += data.draw(st.integers(1, most))
+        again = again.after({n: n for n in range(first, number + 1)}, strategy)
         if number > through:
             assert (again.rows, again.closed) == (states[number].rows, states[number].closed)
     assert row_time(1) > 0
@@ -113,7 +117,44 @@ def test_what_clients_may_still_ask_for_is_not_acknowledged() -> None:
     box = Outbox(STREAM, frozenset(), retain=3)
     for number in range(1, 9):
         box.add(UnitHeader(STREAM, number, number, 0, Digest(1, number)))
-    assert box.bound(0) == 5
+    assert box.bound(0) == 5, "nobody is known to have read anything"
+
+
+def test_what_all_clients_have_read_is_acknowledged() -> None:
+    box = Outbox(STREAM, frozenset(), retain=6)
+    box.subscribe("quick", 0)
+    box.subscribe("slow", 0)
+    for number in range(1, 9):
+        box.add(UnitHeader(STREAM, number, number, 0, Digest(1, number)))
+    box.ack("quick", 8)
+    assert box.bound(0) == 2, "the slow one has read less than is kept"
+    box.ack("slow", 4)
+    assert box.bound(0) == 4
+
+
+def test_a_client_that_has_lost_its_connection_may_come_back() -> None:
+    box = Outbox(STREAM, frozenset(), retain=4)
+    for number in range(1, 9):
+        box.add(UnitHeader(STREAM, number, number, 0, Digest(1, number)))
+    box.subscribe("stays", 8)
+    box.subscribe("goes", 6)
+    box.unsubscribe("goes")
+    assert box.bound(0) == 6
+    box.add(UnitHeader(STREAM, 9, 9, 0, Digest(1, 9)))
+    box.ack("stays", 9)
+    assert box.bound(0) == 6
+    box.subscribe("goes", 6)
+    box.ack("goes", 9)
+    assert box.bound(0) == 9
+    box.unsubscribe("goes")
+    for number in range(10, 16):
+        box.add(UnitHeader(STREAM, number, number, 0, Digest(1, number)))
+    box.ack("stays", 15)
+    assert box.bound(0) == 11, "what is not kept is not waited for"
+    for index in range(2 * ABSENT_CLIENTS):
+        box.subscribe(f"passes by {index}", 15)
+        box.unsubscribe(f"passes by {index}")
+    assert len(box.absent) <= ABSENT_CLIENTS
 
 
 def test_an_outbox_that_was_begun_anew_may_have_too_little() -> None:

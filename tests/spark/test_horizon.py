@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from unbroken.plan import build_topology, load_text
 from unbroken.program import Program
 from unbroken.protocol.ids import ShardId
 from unbroken.protocol.layout import Layout
+from unbroken.protocol.replica import ALONE
 from unbroken.protocol.strategy import Ha, Strategy
 from unbroken.protocol.upstream import Causes
 from unbroken.spark.analysis import Analysis, analyse
@@ -284,11 +286,11 @@ def test_what_is_kept_in_other_ways_may_keep_state_for_ever(spark: SparkSession)
 
 def test_what_the_author_promises_counts(spark: SparkSession) -> None:
     flow = flow_of(lambda a: a.groupBy("k").count(), output_mode="update", state_horizon="10min")
-    assert analysis_of(flow, spark).horizons == {"seg": Horizon(600_000, timed=False)}
+    assert analysis_of(flow, spark).horizons == {"seg": Horizon(600_000, timed=False, declared=True)}
     flow = flow_of(by_session, state_horizon="1h")
-    assert analysis_of(flow, spark).horizons == {"seg": Horizon(3_600_000, timed=True)}
+    assert analysis_of(flow, spark).horizons == {"seg": Horizon(3_600_000, timed=True, declared=True)}
     shorter = flow_of(lambda a: windows(late(a), "5 seconds"), state_horizon="1s")
-    assert analysis_of(shorter, spark).horizons == {"seg": Horizon(1_000, timed=True)}
+    assert analysis_of(shorter, spark).horizons == {"seg": Horizon(1_000, timed=True, declared=True)}
 
 
 def test_the_topology_with_horizons(spark: SparkSession) -> None:
@@ -298,7 +300,7 @@ def test_the_topology_with_horizons(spark: SparkSession) -> None:
     flow.sink("more", "twice", Client())
     topology = settled(build_topology(flow), analysis_of(flow, spark).horizons)
     assert topology.strategies == {
-        "seg": Strategy(Ha.UPSTREAM, 1, horizon_ms=9_000, timed=True),
+        "seg": Strategy(Ha.UPSTREAM, 1, horizon_ms=9_000, timed=True, foldable=True),
         "plain": Strategy(Ha.UPSTREAM, 1, timed=False),
         "twice": Strategy(Ha.ACTIVE, 1),
     }
@@ -306,7 +308,7 @@ def test_the_topology_with_horizons(spark: SparkSession) -> None:
 
 # --- in programs ----------------------------------------------------------------------------------------------
 
-KEPT = Strategy(Ha.UPSTREAM, 1, horizon_ms=9_000)
+KEPT = Strategy(Ha.UPSTREAM, 1, horizon_ms=9_000, foldable=True)
 TEXT = """\
 from unbroken import Client, Dataflow, Generator
 
@@ -468,42 +470,45 @@ def some_units(count: int) -> list[list[dict[str, int]]]:
 
 
 def run_query(
-    spark: SparkSession, directory: Path, units: list[list[dict[str, int]]], first: int
+    spark: SparkSession, directory: Path, units: list[list[dict[str, int]]], ends: Sequence[int], after: int = 0
 ) -> tuple[dict[int, list[str]], dict[int, float]]:
-    """The results of each unit from ``first`` on, one unit at a time, and the watermark while it was processed."""
+    """The results of micro-batches that reach up to the units ``ends``, and the watermark while each was processed."""
     directory.mkdir()
-    for number, rows in enumerate(units[first - 1 :], start=first):
+    for start, number in pairwise([after, *ends]):
         path = directory / f"{number:03d}.json"
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        path.write_text("".join(f"{json.dumps(row)}\n" for rows in units[start:number] for row in rows))
         os.utime(path, (number, number))  # Spark takes files in the order of their times.
     results: dict[int, list[str]] = {}
     reader = spark.readStream.schema("k int, v long, us long").option("maxFilesPerTrigger", 1)
     frame = chained(reader.json(str(directory)).withColumn("ts", F.timestamp_micros("us")))
     query = (
-        frame.writeStream.foreachBatch(lambda batch, b: results.update({first + b: sorted(map(str, batch.collect()))}))
+        frame.writeStream.foreachBatch(lambda batch, b: results.update({ends[b]: sorted(map(str, batch.collect()))}))
         .option("checkpointLocation", str(directory) + "-state")
         .start()
     )
     try:
         query.processAllAvailable()
-        times = {first + p.batchId: p.eventTime["watermark"] for p in query.recentProgress}
+        times = {ends[p.batchId]: p.eventTime["watermark"] for p in query.recentProgress}
     finally:
         query.stop()
     return results, {number: datetime.fromisoformat(text).timestamp() * 1_000 for number, text in times.items()}
 
 
 def test_results_are_the_same_from_what_the_horizon_keeps(spark: SparkSession, tmp_path: Path) -> None:
-    units = some_units(18)
-    whole, watermarks = run_query(spark, tmp_path / "whole", units, 1)
+    units = some_units(22)
+    last = len(units)
+    whole, watermarks = run_query(spark, tmp_path / "whole", units, range(1, last + 1))
     found = find_horizon(chained(stream(spark)))
     assert found == Horizon(10_000, timed=True)
     causes = Causes(Strategy(Ha.UPSTREAM, 1, horizon_ms=found.ms))
     for number in sorted(watermarks):
         causes.note(number, watermarks[number])
-    through = 12
-    begin = causes.before(through) + 1
-    assert 1 < begin < through - 1
-    again, _ = run_query(spark, tmp_path / "again", units, begin)
-    later = range(through + 1, len(units) + 1)
+    through = 16
+    base = causes.before(through)
+    assert 0 < base < through - ALONE - 1
+    later = range(through + 1, last + 1)
     assert any(whole[number] for number in later)
-    assert {number: again[number] for number in later} == {number: whole[number] for number in later}
+    # One unit after the other, or all at once up to shortly before the results count.
+    for name, first in (("one by one", base + 1), ("at once", through - ALONE)):
+        again, _ = run_query(spark, tmp_path / name, units, range(first, last + 1), base)
+        assert {number: again[number] for number in later} == {number: whole[number] for number in later}, name

@@ -36,9 +36,6 @@ DELAY_S = 1
 BEGIN_S = 1_000_000_000
 """Event time of the first row."""
 
-RETAIN = 16
-"""Units kept for subscribers. What they may still ask for has to be made again by a spare with upstream backup."""
-
 PATIENCE_MS = 60_000
 """The producer stays with the sources' node that is its own, also while the first micro-batches are slow."""
 
@@ -87,7 +84,6 @@ flow = Dataflow(
     pulse_start=PULSE_MS,
     pulse_max=PULSE_MS,
     ack_every=INTERVAL,
-    client_retain=RETAIN,
     # One replica is built again at a time: three nodes that share a small machine have little to spare for it.
     transfers=1,
 )

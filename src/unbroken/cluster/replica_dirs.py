@@ -17,7 +17,7 @@ from unbroken.protocol.ingress import Admission
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.recovery import LogState, ReplicaState, StoredUnits
 from unbroken.protocol.units import UnitHeader
-from unbroken.spark.checkpoints import committed_batches, repair
+from unbroken.spark.checkpoints import committed_batches, cut_of, repair
 from unbroken.transport.store import UnitStore, stored_headers, unit_name
 
 IDENTITY = "identity.json"
@@ -111,7 +111,8 @@ class ReplicaDirs:
             return self._ingress_state(replica, outbox, admission)
         repair(self.checkpoint(replica))
         base, valid = self._began(replica)
-        committed = base + committed_batches(self.checkpoint(replica))
+        batches = committed_batches(self.checkpoint(replica))
+        committed = cut_of(self.checkpoint(replica), batches - 1) if batches else base
         inboxes: dict[StreamId, tuple[UnitHeader, ...]] = {}
         for stream, headers in stored_headers(self.store.inbox_dir(replica)).items():
             inboxes[stream] = tuple(header for header in headers if header.number > committed)
@@ -196,5 +197,6 @@ class ReplicaDirs:
             for header in headers[: len(headers) - len(run)]:
                 (self.store.outbox_dir(replica) / str(stream) / unit_name(header.number)).unlink(missing_ok=True)
             run.reverse()
-            out[stream] = StoredUnits(run[0].number - 1 if run else base, tuple(run))
+            owed = self.store.owed(replica, stream)
+            out[stream] = StoredUnits(run[0].number - 1 if run else base, tuple(run), *owed)
         return out

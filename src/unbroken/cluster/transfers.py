@@ -105,8 +105,12 @@ class Transfers:
                     kept = target / source.relative_to(dirs.replicas / str(step.replica))
                     kept.parent.mkdir(parents=True, exist_ok=True)
                     os.link(source, kept)
-            if (begun := dirs.replicas / str(step.replica) / BASE).exists():
-                os.link(begun, target / BASE)
+            home = dirs.replicas / str(step.replica)
+            for note in [home / BASE, *store.owed_dir(step.replica).glob("*.txt")]:
+                if note.exists():
+                    kept = target / note.relative_to(home)
+                    kept.parent.mkdir(parents=True, exist_ok=True)
+                    os.link(note, kept)
             if step.replica.shard == INGRESS and self._node.ingress is not None:
                 self._node.ingress.pin(target / "log")
         except (OSError, UnbrokenError) as error:
@@ -124,10 +128,11 @@ class Transfers:
 
     def _finish_pin(self, step: PinState, pin_id: str, target: Path, future: Future[Pinned]) -> None:
         try:
-            batches = step.version - self._node.dirs.base(step.replica)
-            if step.replica.shard != INGRESS and batches:
+            if step.replica.shard != INGRESS:
                 source = self._node.dirs.checkpoint(step.replica)
-                checkpoints.pin(source, target / "checkpoint", batches)
+                batches = checkpoints.batches_through(source, step.version)
+                if batches:
+                    checkpoints.pin(source, target / "checkpoint", batches)
             facts: dict[str, Any] = {"replica": str(step.replica), "version": step.version}
             if step.admission is not None:
                 facts["admission"] = asdict(step.admission)
@@ -207,7 +212,8 @@ class Transfers:
             fetched = fetch.run().fetched
             if step.shard != step.replica.shard:
                 # What the predecessor produced is its own; its successor begins with the state alone.
-                shutil.rmtree(target / "outbox", ignore_errors=True)
+                for own in ("outbox", "owed"):
+                    shutil.rmtree(target / own, ignore_errors=True)
             return fetched, manifest.facts
         finally:
             try:

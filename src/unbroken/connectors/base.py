@@ -108,6 +108,9 @@ class SinkConnector(ABC):
     idempotent: bool = True
     """Whether a unit that is delivered again changes nothing, because the sink keeps a ledger with the data."""
 
+    identity: str = ""
+    """The flow's name and the sink's in it, set when it is declared: how a ledger that several flows share knows it."""
+
     @abstractmethod
     def problems(self) -> list[str]:
         """What is wrong with the declaration, each as one sentence with a remedy."""

@@ -66,7 +66,9 @@ class Hosting:
             shards = [ShardId(source, 0) for source in node.topology.sources]
         else:
             feeds = node.subscriptions.feeds(replica)
-            node.replicas[replica] = SegmentReplica.recovered(replica, feeds, state)
+            node.replicas[replica] = SegmentReplica.recovered(
+                replica, feeds, state, node.topology.strategy(replica.shard.part).foldable
+            )
             node.replicas[replica].placed_by(node.layout)
             shards = [replica.shard]
         node.serving.add(replica)

@@ -104,6 +104,17 @@ class BeginReplica:
 
 
 @dataclass(frozen=True)
+class NoteOwed:
+    """Note with a replica's outbox that what follows unit ``owed`` of a stream builds its consumer's state again, with
+    results that are right after the consumer's unit ``valid``."""
+
+    replica: ReplicaId
+    stream: StreamId
+    owed: int
+    valid: int
+
+
+@dataclass(frozen=True)
 class StartReplica:
     """Start what a replica runs (a query, the ingress) on what its directory holds."""
 
@@ -226,6 +237,7 @@ Instruction = (
     | CommitEntry
     | ProposeInSync
     | BeginReplica
+    | NoteOwed
     | StartReplica
     | StopReplica
     | DropReplica

@@ -303,8 +303,9 @@ class NodeProtocol:
         if replica is not None:
             if replica.stopped is not None:
                 return []
+            time_ms = self._time_of(event) if replica.alone(event.number) else None
+            self.upstream.produced(event.replica, event.number, time_ms)
             replica.produced = max(replica.produced, event.number)
-            self.upstream.produced(event.replica, event.number, self._time_of(event))
         out: list[Instruction] = []
         for header in event.headers:
             added, steps = self.outboxes.produced(event.replica, header, self.layout)

@@ -12,6 +12,9 @@ SEND_WINDOW = 64
 """Units sent to a subscriber beyond its last acknowledgement. Bounds what waits in a link to a stalled peer;
 far above the two or three units that are in flight when all is well."""
 
+ABSENT_CLIENTS = 64
+"""Clients without a connection that are remembered for each stream: those that have read least."""
+
 
 SNAPSHOT = -1
 """Index of the consumer that stands for a shard's snapshot: it holds units, and is never given up for being behind."""
@@ -66,6 +69,7 @@ class Outbox:
     heard: dict[ReplicaId, list[int]] = field(default_factory=dict)
     owed: int = 0
     valid: int = 0
+    absent: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.count(self.counted)
@@ -101,11 +105,16 @@ class Outbox:
         start = max(after, self.base)
         acked = self.acked[ReplicaId.parse(subscriber)] if counted else start
         self.subscribers[subscriber] = Subscriber(start, start, acked, counted)
+        self.absent.pop(subscriber, None)
         return after >= self.base
 
     def unsubscribe(self, subscriber: str) -> None:
         """Forget the link, not the claim: what a counted replica has not acknowledged is still kept for it."""
-        self.subscribers.pop(subscriber, None)
+        entry = self.subscribers.pop(subscriber, None)
+        if entry is not None and not entry.counted:
+            self.absent[subscriber] = entry.acked
+            hopeful = {name: acked for name, acked in self.absent.items() if acked > self.last - self.retain}
+            self.absent = dict(sorted(hopeful.items(), key=lambda item: item[1])[:ABSENT_CLIENTS])
 
     def ack(self, subscriber: str, through: int, level: int = 0, valid: int = 0) -> None:
         """Everything up to ``through`` is safe with ``subscriber``; acknowledgements never go back."""
@@ -133,11 +142,10 @@ class Outbox:
     def bound(self, level: int) -> int:
         """The unit up to which every counted consumer has acknowledged at ``level``.
 
-        One that keeps its state safe itself has said all with level 0. Clients come and go: what they may still ask
-        for counts as not acknowledged.
+        One that keeps its state safe itself has said all with level 0.
         """
         if not self.counted:
-            return max(0, self.last - self.retain)
+            return self._read_by_clients()
         top = min(level, self.levels)
         return min(self.heard[replica][top] if replica in self.heard else 0 for replica in self.counted)
 
@@ -213,6 +221,15 @@ class Outbox:
         require(not robbed, f"{self.stream}: unit {self.base} dropped before {robbed} acknowledged it")
         ahead = [n for n, e in self.subscribers.items() if e.sent > max(self.last, e.acked, e.start)]
         require(not ahead, f"{self.stream}: {ahead} sent more than there is")
+
+    def _read_by_clients(self) -> int:
+        """What every client has read, also one that has lost its connection and may be back.
+
+        Without any, everything that one could still ask for counts as not read.
+        """
+        kept_after = max(0, self.last - self.retain)
+        read = [entry.acked for entry in self.subscribers.values()] + list(self.absent.values())
+        return max(kept_after, min(self.last, *read)) if read else kept_after
 
     def _counts(self, subscriber: str) -> bool:
         return any(str(replica) == subscriber for replica in self.counted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
-from unbroken.protocol.instructions import DropOutbox, GiveUp, Instruction, Report, Send, SendUnit
+from unbroken.protocol.instructions import DropOutbox, GiveUp, Instruction, NoteOwed, Report, Send, SendUnit
 from unbroken.protocol.layout import Layout, Topology
 from unbroken.protocol.messages import Ack, Claim, Claimed, Missing, Subscribe, Unsubscribe
 from unbroken.protocol.outbox import SNAPSHOT, Outbox
@@ -49,7 +49,10 @@ class Outboxes:
         headers = {header.number: header for header in stored.headers}
         counted = self._counted(stream, owner, layout)
         levels = self.topology.strategy(sink).levels
-        self.boxes[stream] = Outbox(stream, counted, retain, stored.base, headers, levels=levels)
+        box = Outbox(stream, counted, retain, stored.base, headers, levels=levels)
+        if levels:
+            box.owed, box.valid = stored.owed, stored.valid
+        self.boxes[stream] = box
         self.owners[stream] = owner
 
     def close(self, owner: ReplicaId) -> None:
@@ -96,10 +99,15 @@ class Outboxes:
         box = self.boxes.get(message.stream)
         if box is None:
             return []
+        known = (box.owed, box.valid)
         box.ack(message.subscriber, message.through, message.level, message.valid)
+        out: list[Instruction] = []
+        if box.levels and (box.owed, box.valid) != known:
+            # Before anything is dropped: a later process, or another replica, could not tell what is left good for.
+            out.append(NoteOwed(self.owners[box.stream], box.stream, box.owed, box.valid))
         if message.subscriber == str(snapshot_of(message.stream.consumer)):
             self.given_up.discard(snapshot_of(message.stream.consumer))
-        return [*self.trim(box), *self.sends(box), *self._give_up(box)]
+        return [*out, *self.trim(box), *self.sends(box), *self._give_up(box)]
 
     def claim(self, sender: NodeId, message: Claim, layout: Layout) -> list[Instruction]:
         """Confirm a claim as soon as the layout here counts the claimant."""

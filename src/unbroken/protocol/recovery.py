@@ -12,10 +12,15 @@ from unbroken.protocol.units import UnitHeader
 
 @dataclass(frozen=True)
 class StoredUnits:
-    """The units of an outbox on disk: those after ``base``, without holes."""
+    """The units of an outbox on disk: those after ``base``, without holes.
+
+    What follows ``owed`` builds the consumer's state again, with results that are right after its unit ``valid``.
+    """
 
     base: int
     headers: tuple[UnitHeader, ...] = ()
+    owed: int = 0
+    valid: int = 0
 
 
 @dataclass(frozen=True)

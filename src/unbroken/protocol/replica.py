@@ -23,6 +23,11 @@ runs again finds its units written, so a restart is as safe as a pause."""
 RESTART_PAUSE_MS = 200.0
 """Pause before the first restart; doubled for each further one."""
 
+ALONE = 3
+"""Units that are taken one by one before the first whose results count. What a state lets go, and what it takes for
+late, depends on the watermarks that the two units before have left; so nothing is left of how earlier ones were taken.
+"""
+
 
 @dataclass
 class SegmentReplica:
@@ -35,7 +40,7 @@ class SegmentReplica:
     ----------
     - Agreement: micro-batch b is released only when the ordering's cut of b is complete.
     - ``committed <= produced + 1``: a version may be committed before the node has heard of its units, but
-      no version is skipped.
+      no version is skipped, except while a state is built again.
     """
 
     replica: ReplicaId
@@ -61,9 +66,12 @@ class SegmentReplica:
         self.gate = Gate(self.cuts)
 
     @classmethod
-    def recovered(cls, replica: ReplicaId, feeds: Mapping[StreamId, Feed], state: ReplicaState) -> SegmentReplica:
+    def recovered(
+        cls, replica: ReplicaId, feeds: Mapping[StreamId, Feed], state: ReplicaState, foldable: bool = False
+    ) -> SegmentReplica:
         """A replica that goes on from what its directory holds."""
         out = cls(replica, feeds, committed=state.committed, produced=state.committed)
+        out.cuts.joined = state.valid - ALONE if foldable else 0
         for headers in state.inboxes.values():
             for header in headers:
                 out.arrive(header)
@@ -111,6 +119,10 @@ class SegmentReplica:
         dropped = [(stream, inbox.consume(through)) for stream, inbox in self.inboxes.items()]
         return [DropInbox(self.replica, stream, tuple(numbers)) for stream, numbers in dropped if numbers]
 
+    def alone(self, number: int) -> bool:
+        """Whether a micro-batch that has just been produced was made of one unit of each input."""
+        return number <= self.produced + 1
+
     def starving(self) -> list[StreamId]:
         """Streams that the next micro-batch lacks a unit of."""
         return [stream for stream, inbox in self.inboxes.items() if inbox.available <= self.committed]
@@ -156,4 +168,5 @@ class SegmentReplica:
             require(inbox.consumed == self.committed, f"{self.replica}: inbox and checkpoint disagree")
         for feed in self.feeds.values():
             feed.check()
-        require(self.committed <= self.produced + 1, f"{self.replica}: committed what it never produced")
+        newest = max(self.produced + 1, self.cuts.joined)
+        require(self.committed <= newest, f"{self.replica}: committed what it never produced")

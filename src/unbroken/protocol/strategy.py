@@ -38,7 +38,8 @@ class Strategy:
     of one that is lost, until its node returns.
 
     With ``upstream``, ``backups`` is the number of consecutive nodes that may fail at once: producers keep a unit until
-    the effects of its effects are safe so many nodes further down.
+    the effects of its effects are safe so many nodes further down. ``foldable``: its state comes out the same however
+    its input is divided into units, so that it may be built again with a few large ones.
     """
 
     ha: Ha = Ha.ACTIVE
@@ -47,6 +48,7 @@ class Strategy:
     horizon_ms: float = STATELESS
     timed: bool = True
     shares: bool = False
+    foldable: bool = False
 
     def __post_init__(self) -> None:
         require(self.backups >= 0 and self.every >= 1 and self.horizon_ms >= 0, f"no strategy: {self}")

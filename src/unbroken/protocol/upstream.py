@@ -100,8 +100,13 @@ class UpstreamBackup:
         self.causes.pop(replica, None)
         self.said.pop(replica, None)
 
-    def produced(self, replica: ReplicaId, number: int, time_ms: float) -> None:
-        if replica in self.causes:
+    def produced(self, replica: ReplicaId, number: int, time_ms: float | None) -> None:
+        """``time_ms``: see ``Causes``; None if several units were processed together, whose times nobody knows."""
+        if replica not in self.causes:
+            return
+        if time_ms is None:
+            self.causes[replica].marks.clear()
+        else:
             self.causes[replica].note(number, time_ms)
 
     def acks(self) -> list[Instruction]:

@@ -64,6 +64,26 @@ def committed_batches(checkpoint: Path) -> int:
     return 0
 
 
+def cut_of(checkpoint: Path, batch: int) -> int:
+    """The cut that a micro-batch ends with, as it was planned; all sources of a query have the same."""
+    lines = _lines(checkpoint / "offsets" / str(batch))
+    planned = [json.loads(line)["cut"] for line in lines[2:] if line != "-"]
+    if not planned:
+        raise UnbrokenError(f"{checkpoint}: micro-batch {batch} was never planned")
+    return int(planned[0])
+
+
+def batches_through(checkpoint: Path, cut: int) -> int:
+    """How many micro-batches of a checkpoint end with ``cut`` or before it."""
+    planned = sorted(_entries(checkpoint / "offsets"), reverse=True)
+    for number in planned:
+        if cut_of(checkpoint, number) <= cut:
+            return number + 1
+    if planned and planned[-1] > 0:
+        raise UnbrokenError(f"{checkpoint}: what was planned up to cut {cut} is not kept any more; take a later one")
+    return 0
+
+
 def watermark_before(checkpoint: Path, batch: int) -> float:
     """The watermark (ms since the epoch) that is in force for a micro-batch: what the one before it has left."""
     lines = _lines(checkpoint / "commits" / str(batch - 1)) if batch else []

@@ -48,11 +48,13 @@ _SETS = {"Except": "subtract", "Intersect": "intersect"}
 class Horizon:
     """Rows that are ``ms`` older than the newest one do not matter any more; 0: only those of the same unit do.
 
-    ``timed``: the age of rows is measured by the watermark, otherwise by the time of the pulses' cuts.
+    ``timed``: the age of rows is measured by the watermark, otherwise by the time of the pulses' cuts. ``declared`` by
+    the author, about code that may do more than the plan shows.
     """
 
     ms: float
     timed: bool
+    declared: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def horizon_of(segment: Segment, frame: DataFrame) -> Horizon | Unbounded:
     """The horizon of a segment: what its author promises, otherwise what its plan shows."""
     if segment.redundancy.state_horizon is None:
         return find_horizon(frame)
-    return Horizon(segment.redundancy.strategy().horizon_ms, has_watermark(frame))
+    return Horizon(segment.redundancy.strategy().horizon_ms, has_watermark(frame), declared=True)
 
 
 def unbounded_problem(segment: Segment, found: Unbounded) -> Problem:
@@ -113,7 +115,8 @@ def settled(topology: Topology, horizons: Mapping[str, Horizon]) -> Topology:
     for part, strategy in topology.strategies.items():
         found = horizons.get(segment_of(part))
         if strategy.ha is Ha.UPSTREAM and found is not None:
-            strategies[part] = replace(strategy, horizon_ms=found.ms, timed=found.timed)
+            foldable = found.timed and not found.declared
+            strategies[part] = replace(strategy, horizon_ms=found.ms, timed=found.timed, foldable=foldable)
     return replace(topology, strategies=strategies)
 
 

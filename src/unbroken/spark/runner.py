@@ -18,7 +18,7 @@ from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.units import UnitHeader
 from unbroken.sharding import spark_shard_column, split_by_column
 from unbroken.spark.analysis import input_schema
-from unbroken.spark.checkpoints import watermark_before
+from unbroken.spark.checkpoints import cut_of, watermark_before
 from unbroken.spark.types import arrow_schema
 from unbroken.transport.store import UnitStore, encode_unit
 
@@ -134,7 +134,7 @@ class QueryRunner:
         ).load()
 
     def _micro_batch(self, frame: DataFrame, batch: int) -> None:
-        number = self._base + batch + 1
+        number = cut_of(self.checkpoint, batch)
         info = self._around.cut_info(self.replica, number)
         self._look_for_consumers()
         # One select and one action: Spark analyses every further step, and runs the micro-batch again for every

@@ -40,7 +40,8 @@ class UnitStore:
     """The unit files of one node, in the directories of its replicas.
 
     ``<replica>/outbox/<stream>/`` holds what a replica here produced, ``<replica>/inbox/<stream>/`` what arrived for
-    it. A file appears under its name only when it is complete (rename), and is never changed.
+    it. A file appears under its name only when it is complete (rename), and is never changed. ``<replica>/owed/`` has a
+    file per stream that says what the units of an outbox are good for, and is replaced as a whole.
     """
 
     def __init__(self, root: Path) -> None:
@@ -58,6 +59,20 @@ class UnitStore:
 
     def outbox_path(self, replica: ReplicaId, stream: StreamId, number: int) -> Path:
         return self.outbox_dir(replica) / str(stream) / unit_name(number)
+
+    def owed_dir(self, replica: ReplicaId) -> Path:
+        return self.root / str(replica) / "owed"
+
+    def note_owed(self, replica: ReplicaId, stream: StreamId, owed: int, valid: int) -> None:
+        self.write(self.owed_dir(replica) / f"{stream}.txt", f"{owed} {valid}".encode())
+
+    def owed(self, replica: ReplicaId, stream: StreamId) -> tuple[int, int]:
+        """What was noted last; nothing if a crash of the whole machine has lost it."""
+        try:
+            owed, valid = (self.owed_dir(replica) / f"{stream}.txt").read_text().split()
+            return int(owed), int(valid)
+        except (OSError, ValueError):
+            return 0, 0
 
     def forget(self, replica: ReplicaId) -> None:
         """The directory of a replica is gone."""
