@@ -171,6 +171,23 @@ class Settings(BaseModel):
     gate_wait: Duration = Field(
         default=500, ge=10, le=10_000, description="Longest wait of Spark's source for the next cut."
     )
+    order_log: str = Field(
+        default="zookeeper",
+        pattern=r"^(zookeeper|kafka://[^/]+(/[A-Za-z0-9._-]+)?)$",
+        description="Where leaders publish their orders: 'zookeeper', or 'kafka://HOST:PORT', perhaps with '/TOPIC'.",
+    )
+    order_settle: Duration = Field(
+        default=5,
+        ge=0,
+        le=10_000,
+        description="Age of a unit below which a leader does not order it yet: the others may not have it.",
+    )
+    order_silence: Duration = Field(
+        default=1_000,
+        ge=50,
+        le=600_000,
+        description="How long a leader that can be reached may order nothing before another one takes the lead.",
+    )
     client_retain: int = Field(
         default=2_000, ge=1, le=1_000_000, description="Units kept for clients that subscribe late."
     )
@@ -215,6 +232,8 @@ class Settings(BaseModel):
             in_flight_slack=self.in_flight_slack,
             hedge_ms=self.hedge,
             client_retain=self.client_retain,
+            order_settle_ms=self.order_settle,
+            order_silent_ms=self.order_silence,
             single_delivery=self.delivery == "single",
             patience_ms=self.patience,
             catch_up_lag=self.catch_up_lag,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 OUTPUT_MODES = ("append", "update")
 ROUTINGS = ("hashing", "random", "primary")
+ORDERINGS = ("pulse", "leader")
 HA = tuple(ha.value for ha in Ha)
 NAME_HELP = "use letters, digits, '-' and '_', starting with a letter"
 
@@ -63,7 +64,7 @@ class Segment:
     ``shard_by`` maps each input to the columns whose hash decides the shard of a row; it is empty with one
     shard. ``cut_time`` names a timestamp column added to every input: the time at which the sources cut the
     pulse, the same on every replica. ``routing`` says how rows are split among shards that share the load and stand in
-    for each other.
+    for each other, ``ordering`` who decides which units a micro-batch takes.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Segment:
     cut_time: str | None
     where: str
     routing: str | None = None
+    ordering: str = "pulse"
 
     def strategy(self) -> Strategy:
         return replace(self.redundancy.strategy(), shares=self.routing is not None)
@@ -104,6 +106,9 @@ class Dataflow:
     ha
         How segments are kept available unless they say otherwise: 'active', 'active-standby', 'passive', 'upstream'
         or 'none'.
+    ordering
+        Who decides which units a micro-batch takes, unless segments say otherwise: the 'pulse' of the sources, or a
+        'leader' among the replicas.
     **settings
         See :class:`unbroken.config.Settings`.
 
@@ -120,17 +125,21 @@ class Dataflow:
     name: str
     replicas: int = 2
     ha: str = Ha.ACTIVE.value
+    ordering: str = "pulse"
     settings: Settings = field(init=False)
     sources: dict[str, Source] = field(init=False, default_factory=dict)
     segments: dict[str, Segment] = field(init=False, default_factory=dict)
     sinks: dict[str, Sink] = field(init=False, default_factory=dict)
     where: str = field(init=False)
 
-    def __init__(self, name: str, *, replicas: int = 2, ha: str = Ha.ACTIVE.value, **settings: Any) -> None:
+    def __init__(
+        self, name: str, *, replicas: int = 2, ha: str = Ha.ACTIVE.value, ordering: str = "pulse", **settings: Any
+    ) -> None:
         self.where = _caller()
         self.name = _checked_name(name, f"{self.where}, dataflow")
         self.replicas = replicas
         self.ha = ha
+        self.ordering = ordering
         self.settings = load_settings(f"{self.where}, dataflow {name}", settings)
         self.sources = {}
         self.segments = {}
@@ -156,6 +165,7 @@ class Dataflow:
         checkpoint_every: int | None = None,
         state_horizon: str | float | None = None,
         routing: str | None = None,
+        ordering: str | None = None,
         output_mode: str = "append",
         cut_time: str | None = None,
     ) -> Callable[[SegmentFunction], Segment]:
@@ -171,6 +181,9 @@ class Dataflow:
         With ``routing`` the segment runs with ``replicas`` that share its load instead of all doing everything: rows
         are split by 'hashing' of ``shard_by``, by 'random', or all go to the 'primary'. The next one takes the place of
         one that is lost; unless ``ha`` says otherwise, with what producers kept.
+
+        With ``ordering="leader"`` one of the replicas decides what each micro-batch takes of which input, and the
+        others follow it through a log: nobody waits for the slower of two inputs, and a lost leader is replaced.
         """
         caller = _caller()
         names = tuple(part if isinstance(part, str) else part.name for part in inputs)
@@ -198,6 +211,7 @@ class Dataflow:
                 cut_time=cut_time,
                 where=where,
                 routing=routing,
+                ordering=self.ordering if ordering is None else ordering,
             )
             self.segments[part] = segment
             return segment

@@ -64,6 +64,7 @@ class Program:
             strategies={renamed[part]: strategy for part, strategy in was.strategies.items()},
             at_most_once=was.at_most_once,
             whole=was.whole,
+            led=frozenset(renamed[part] for part in was.led),
         )
         return Program(generation, file, text, topology, _keys(flow, parts))
 
@@ -83,6 +84,7 @@ class Program:
                 "strategies": {part: strategy.to_json() for part, strategy in topology.strategies.items()},
                 "at_most_once": topology.at_most_once,
                 "whole": topology.whole,
+                "led": sorted(topology.led),
             },
             "keys": [[producer, consumer, *columns] for (producer, consumer), columns in self.keys.items()],
         }
@@ -100,6 +102,7 @@ class Program:
             strategies={part: Strategy.from_json(how) for part, how in shape.get("strategies", {}).items()},
             at_most_once=bool(shape.get("at_most_once", False)),
             whole=bool(shape.get("whole", False)),
+            led=frozenset(shape.get("led", ())),
         )
         keys = {(row[0], row[1]): tuple(row[2:]) for row in value["keys"]}
         return cls(int(value["generation"]), value["file"], value["text"], topology, keys)
@@ -122,17 +125,19 @@ def merged(programs: Sequence[Program]) -> Topology:
     edges: dict[tuple[str, str], None] = {}
     replicas: dict[str, int] = {}
     strategies: dict[str, Strategy] = {}
+    led: frozenset[str] = frozenset()
     for program in programs:
         segments |= program.topology.segments
         edges |= dict.fromkeys(program.topology.edges)
         replicas |= program.topology.replicas
         strategies |= program.topology.strategies
+        led |= program.topology.led
     earlier = {segment_of(part): part for part in programs[0].topology.segments}
     replaces = {
         part: earlier[segment_of(part)] for part in newest.segments if part not in programs[0].topology.segments
     }
     shape = (newest.sources, segments, newest.sinks, tuple(edges), replicas, newest.client_sinks)
-    return Topology(*shape, replaces, strategies, newest.at_most_once, newest.whole)
+    return Topology(*shape, replaces, strategies, newest.at_most_once, newest.whole, led)
 
 
 def consumers(programs: Sequence[Program], part: str) -> tuple[Consumer, ...]:

@@ -9,6 +9,7 @@ from itertools import count
 
 from protocol.model_parts import Exchange, FakeSpark, Sink, digest_of
 from protocol.sim_disk import Disk, ReplicaDisk
+from protocol.sim_orders import Follower, Requests, SimOrders
 from protocol.sim_programs import Lane, Programs, generation_asked, lane_of
 from protocol.sim_sinks import OnceSink
 from protocol.sim_store import Store, Write
@@ -25,12 +26,15 @@ from unbroken.protocol.instructions import (
     DropOutbox,
     DropReplica,
     FetchState,
+    FollowOrders,
     GiveUp,
     Instruction,
+    Lead,
     NoteOwed,
     PersistEntry,
     PinState,
     PollSources,
+    Publish,
     RefusePin,
     Report,
     ReportCaughtUp,
@@ -69,6 +73,7 @@ class Transfer:
     donor: NodeId | None
     shard: ShardId
     least: int = 0
+    needs: tuple[tuple[StreamId, int], ...] = ()
     stage: str = "asked"
     ticket: int = 0
     pinned: ReplicaDisk | None = None
@@ -98,6 +103,8 @@ class SimNode:
     transfers: list[Transfer] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
     suspected: set[NodeId] = field(default_factory=set)
+    requests: Requests = field(default_factory=deque)
+    following: dict[ShardId, Follower] = field(default_factory=dict)
     dropped: dict[tuple[ReplicaId, StreamId], int] = field(default_factory=dict)
     frozen: bool = False
     blind: bool = False
@@ -147,6 +154,9 @@ class ClusterEffects:
         self.saving: set[int] = set()
         self.units: dict[tuple[StreamId, int, int], int] = {}
         self.entries: dict[int, Entry] = {}
+        self.finals: dict[ShardId, int] = {}
+        self.logs = {shard: SimOrders(shard) for part in topology.led for shard in topology.shards(part)}
+        self.late: deque[tuple[NodeId, object, Lead | Publish]] = deque()
         for name in self.disks:
             self.boot(name)
 
@@ -204,10 +214,10 @@ class ClusterEffects:
                     del node.disk.replicas[replica].inbox[stream, number]
             case DropOutbox(replica, stream, numbers):
                 self._drop_outbox(node, replica, stream, numbers)
-            case AnswerGate(ticket, offset):
+            case AnswerGate(ticket, offset, cut):
                 for spark in node.sparks.values():
                     if spark.ticket == ticket:
-                        spark.answer(offset, node.generations)
+                        spark.answer(offset, cut, node.generations)
             case Deliver(replica, header):
                 assert header.stream not in node.deliveries, f"{node.me}: two deliveries of {header.stream} at once"
                 assert (header.stream, header.number) in node.disk.replicas[replica].outbox
@@ -225,6 +235,10 @@ class ClusterEffects:
                 node.disk.replicas[replica] = ReplicaDisk(committed=base, states={base: 0}, valid=valid)
             case NoteOwed(replica, stream, owed, valid):
                 node.disk.replicas[replica].owed[stream] = (owed, valid)
+            case FollowOrders(shard, after):
+                node.following[shard] = Follower(after)
+            case Lead() | Publish():
+                node.requests.append(step)
             case StartReplica() | StopReplica() | DropReplica():
                 self._run_replica(node, step)
             case FetchState() | AbandonFetch() | PinState() | RefusePin():
@@ -267,6 +281,7 @@ class ClusterEffects:
             node.writes.append((step, node.protocol.ingress))
         else:
             node.sparks.pop(replica, None)
+            node.following.pop(replica.shard, None)
             node.disk.replicas.pop(replica, None)
             node.deliveries = {stream: found for stream, found in node.deliveries.items() if found[0] != replica}
             node.lingering &= set(node.deliveries)
@@ -278,10 +293,10 @@ class ClusterEffects:
             case FetchState(replica, donor, shard) if donor == node.me and shard == replica.shard:
                 copy = node.disk.replicas[replica]
                 node.transfers.append(Transfer(replica, donor, shard, stage="copied", pinned=copy))
-            case FetchState(replica, donor, shard, least, held):
+            case FetchState(replica, donor, shard, least, needs, held):
                 assert donor is not None or replica.shard in self.snapshots, f"there is no snapshot of {replica.shard}"
                 assert all(t.replica != replica or t.abandoned for t in node.transfers), f"{replica} is fetched twice"
-                node.transfers.append(Transfer(replica, donor, shard, least, held=held))
+                node.transfers.append(Transfer(replica, donor, shard, least, needs, held=held))
             case AbandonFetch(replica):
                 for transfer in node.transfers:
                     if transfer.replica == replica:
@@ -322,7 +337,7 @@ class ClusterEffects:
         elif not again:
             for consumer in node.protocol.layout.counted(stream.consumer):
                 held = self.disk_of(consumer)
-                assert held is None or held.committed >= last, (
+                assert held is None or held.taken(stream) >= last, (
                     f"unit {last} of {stream} dropped before {consumer} committed it"
                 )
         if owner.shard == INGRESS:
@@ -349,6 +364,7 @@ class ClusterEffects:
         generation: int,
         layout: int,
         faithful: bool = True,
+        pulse: int | None = None,
     ) -> UnitHeader:
         """Agreement, determinism, stability: the same unit has the same content wherever it is produced, except by
         code that has begun again with another copy of its predecessor's state."""
@@ -356,7 +372,10 @@ class ClusterEffects:
             known = self.units.setdefault((stream, number, disk.copy), content)
             assert known == content, f"unit {number} of {stream} is produced with another content"
         digest = digest_of(content)
-        header = UnitHeader(stream, number, number, number, digest, 1, True, final, generation, layout)
+        if final:
+            self.finals[stream.producer] = number
+        done = number if pulse is None else pulse
+        header = UnitHeader(stream, number, done, done, digest, 1, True, final, generation, layout)
         disk.outbox[stream, number] = (header, content)
         return header
 

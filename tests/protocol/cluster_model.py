@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from protocol.cluster_steps import Action, ClusterSteps
 from protocol.model_parts import FakeSpark
 from protocol.sim_disk import Disk
+from protocol.sim_orders import led_reference
 from protocol.sim_programs import Lane, generation_asked, lane_of, layout_asked
 from protocol.sim_sinks import OnceSink
 from unbroken.protocol.events import PushArrived, QueryFailed, ReplicaStopped, SinkFailed
@@ -168,6 +169,7 @@ class Cluster(ClusterSteps):
         node = self.nodes.pop(name)
         if node.writes and isinstance(node.writes[0][0], ProposeInSync):
             self.orphans.append(node.writes[0])
+        self.late.extend((name, node, request) for request in node.requests)
         self.stale = [exchange for exchange in self.stale if exchange.server != name]
         for pair, exchange in list(self.exchanges.items()):
             if name not in pair:
@@ -373,15 +375,20 @@ class Cluster(ClusterSteps):
         if ended is None:
             return f"only {max(self.entries, default=0)} entries are agreed, and no last one: {self.store.layout}"
         for lane in self.programs.lanes():
-            if self.sink.through(lane) < ended:
-                return f"only {self.sink.through(lane)} of {ended} units of {lane} are delivered"
+            if self.sink.through(lane) < self._last_of(ShardId(lane[0], lane[1]), ended):
+                return f"only {self.sink.through(lane)} units of {lane} are delivered"
         for spark in self._placed_sparks():
-            if spark.committed < ended and spark.replica.shard.part not in self.topology.replaces:
+            shard = spark.replica.shard
+            if spark.committed < self._last_of(shard, ended) and shard.part not in self.topology.replaces:
                 return f"{spark.replica} has only committed {spark.committed}"
         if self.upgrading() and not self.overtaken():
             layout = self.store.layout
             return f"generation {layout.generation} of {layout.generations} counts, {self.store.wished} is wished for"
         return self.shortage() or self._leftovers()
+
+    def _last_of(self, shard: ShardId, ended: int) -> float:
+        """The last unit that a shard produces; where leaders order, only the unit itself tells."""
+        return self.finals.get(shard, float("inf")) if self.topology.led else ended
 
     def overtaken(self) -> bool:
         """Whether the sources ended before the results of the code that comes were asked for: it waits for ever."""
@@ -441,7 +448,11 @@ class Cluster(ClusterSteps):
         agreed = max((entry.pulse for entry in self.entries.values()), default=0)
         assert agreed >= self.pulses and agreed == self.ended(), f"only {agreed} of {self.pulses} pulses were agreed"
         assert sorted(self.entries) == list(range(1, len(self.entries) + 1)), "the ingress log has a hole"
-        reference = self.programs.reference(self.entries)
+        reference = (
+            led_reference(self.topology, self.entries, self.logs)
+            if self.topology.led
+            else self.programs.reference(self.entries)
+        )
         if isinstance(self.sink, OnceSink):
             self.sink.check(reference, self._excused)
             return

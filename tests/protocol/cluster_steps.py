@@ -7,7 +7,7 @@ of such choices, so a failing one can be replayed: by hypothesis, or by the seed
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from itertools import permutations
 from typing import Any
@@ -34,8 +34,9 @@ from unbroken.protocol.events import (
 )
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Entry, InSync, ProposeInSync
-from unbroken.protocol.instructions import PollSources
+from unbroken.protocol.instructions import Lead, PollSources, Publish
 from unbroken.protocol.layout import Layout
+from unbroken.protocol.orders import OrderRefused
 from unbroken.protocol.upgrade import coming_shards
 
 Action = tuple[Any, ...]
@@ -97,6 +98,11 @@ class ClusterSteps(ClusterEffects):
                     yield ("spark", name, replica)
             if node.jobs:
                 yield ("source", name)
+            if node.requests:
+                yield ("request", name)
+            for shard, follower in node.following.items():
+                if not node.blind and follower.lags(self.logs[shard]):
+                    yield ("read", name, shard)
             for stream in node.deliveries:
                 yield ("sink", name, stream)
             for transfer in node.transfers:
@@ -114,6 +120,8 @@ class ClusterSteps(ClusterEffects):
     def _store_actions(self) -> Iterator[Action]:
         if self.orphans:
             yield ("orphan",)
+        if self.late:
+            yield ("late",)
         for name, node in self.nodes.items():
             if node.blind:
                 continue
@@ -186,20 +194,22 @@ class ClusterSteps(ClusterEffects):
                 return
         instance = spark.instances[len(spark.answers)]
         spark.ticket = next(self.serial)
-        question = GateAsked(replica, instance, spark.committed, spark.ticket, self.now + GATE_WAIT_MS)
+        noted = spark.disk.cuts.get(spark.committed, {})
+        question = GateAsked(replica, instance, spark.committed, spark.ticket, self.now + GATE_WAIT_MS, noted)
         self.handle(name, question)
 
     def _process(self, node: SimNode, spark: FakeSpark, number: int) -> None:
         disk, shard = spark.disk, spark.replica.shard
         state = node.protocol.replicas[spark.replica]
-        inputs = {stream: disk.inbox[stream, number] for stream in state.inputs}
-        header = state.cut_header(number)
+        header = state.cut_header(number, spark.cut)
         assert header is not None
-        assert {unit.generation for unit, _ in inputs.values()} == {header.generation}, f"{shard}: mixed generations"
-        contents = {
-            n: {stream: disk.inbox[stream, n][1] for stream in state.inputs}
-            for n in range(spark.committed + 1, number + 1)
-        }
+        if state.plain:
+            generations = {disk.inbox[stream, number][0].generation for stream in state.inputs}
+            assert generations == {header.generation}, f"{shard}: mixed generations"
+            numbers = range(spark.committed + 1, number + 1)
+            contents = {n: {stream: [disk.inbox[stream, n][1]] for stream in state.inputs} for n in numbers}
+        else:
+            contents = {number: self._cut_contents(spark, state.inputs)}
         topology = self.programs.topology(spark.consumers)
         strategy, before = topology.strategy(shard.part), disk.states[spark.committed]
         watermark = before.watermark(number, strategy) if isinstance(before, Window) else 0
@@ -209,9 +219,45 @@ class ClusterSteps(ClusterEffects):
             box = node.protocol.outboxes.boxes.get(stream)
             # What is processed again to build a state is not for anybody.
             faithful = spark.corrupt_from is None and (box is None or number > box.base)
-            facts = (header.final, header.generation, header.layout, faithful)
+            facts = (header.final, header.generation, header.layout, faithful, header.pulse)
             headers.append(self.write_unit(disk, stream, number, content, *facts))
         self.handle(node.me, Produced(spark.replica, number, tuple(headers), watermark))
+
+    def _cut_contents(self, spark: FakeSpark, inputs: Sequence[StreamId]) -> dict[StreamId, list[int]]:
+        """The units of a cut that is more than one number."""
+        disk, cut = spark.disk, spark.cut
+        return {
+            stream: [disk.inbox[stream, n][1] for n in range(disk.taken(stream) + 1, cut[stream].unit + 1)]
+            for stream in inputs
+        }
+
+    def do_request(self, name: NodeId) -> None:
+        """What a node wants of an order log gets there; out of reach of the log it is refused."""
+        node = self.nodes[name]
+        if not node.requests:
+            return
+        request = node.requests.popleft()
+        if node.blind:
+            self.handle(name, OrderRefused(request.shard, request.term, "the log is away"))
+        else:
+            self._take(name, request)
+
+    def do_late(self) -> None:
+        """The same for what a node had sent before it died."""
+        if self.late:
+            name, process, request = self.late.popleft()
+            self.logs[request.shard].take(name, process, request)
+
+    def _take(self, name: NodeId, request: Lead | Publish) -> None:
+        refused = self.logs[request.shard].take(name, self.nodes[name], request)
+        if refused is not None:
+            self.handle(name, refused)
+
+    def do_read(self, name: NodeId, shard: ShardId) -> None:
+        follower = self.nodes[name].following.get(shard)
+        news = None if follower is None else follower.next(self.logs[shard], self.nodes[name])
+        if news is not None:
+            self.handle(name, news)
 
     def do_source(self, name: NodeId) -> None:
         node = self.nodes[name]
@@ -297,8 +343,9 @@ class ClusterSteps(ClusterEffects):
                 assert transfer.donor is not None
                 transfer.ticket, transfer.stage = next(self.serial), "waiting"
                 transfer.process = self.nodes[transfer.donor]
-                self.handle(transfer.donor, PinAsked(transfer.shard, name, transfer.ticket, transfer.least))
-                assert transfer.stage != "waiting" or transfer.least, f"{transfer.donor} did not answer {transfer}"
+                wanted = (transfer.least, transfer.needs)
+                self.handle(transfer.donor, PinAsked(transfer.shard, name, transfer.ticket, *wanted))
+                assert transfer.stage != "waiting" or any(wanted), f"{transfer.donor} did not answer {transfer}"
             case "pinned":
                 transfer.stage = "copied"
             case "copied":

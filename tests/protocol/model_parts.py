@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from protocol.sim_disk import ReplicaDisk
+from unbroken.protocol.cuts import Cut
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.protocol.messages import Message
@@ -140,6 +141,7 @@ class FakeSpark:
     disk: ReplicaDisk
     ticket: int | None = None
     answers: list[int] = field(default_factory=list)
+    cut: Cut = field(default_factory=dict)
     uncommitted: tuple[int, State] | None = None
     consumers: tuple[int, ...] = (1,)
     stopped: bool = False
@@ -157,9 +159,10 @@ class FakeSpark:
     def round_complete(self) -> bool:
         return len(self.answers) == len(self.instances)
 
-    def answer(self, offset: int, consumers: tuple[int, ...]) -> None:
+    def answer(self, offset: int, cut: Cut, consumers: tuple[int, ...]) -> None:
         self.ticket = None
         self.answers.append(offset)
+        self.cut = cut
         self.consumers = consumers
 
     def end_round(self) -> int | None:
@@ -170,7 +173,7 @@ class FakeSpark:
         return None if answers[0] == self.committed else answers[0]
 
     def process(
-        self, contents: Mapping[int, Mapping[StreamId, int]], outputs: list[StreamId], strategy: Strategy
+        self, contents: Mapping[int, Mapping[StreamId, list[int]]], outputs: list[StreamId], strategy: Strategy
     ) -> dict[StreamId, int]:
         """Run a micro-batch of these units, by their numbers, and write its output."""
         number = max(contents)
@@ -184,6 +187,7 @@ class FakeSpark:
         assert self.uncommitted is not None
         number, state = self.uncommitted
         self.disk.states[number] = state
+        self.disk.cuts[number] = self.cut
         self.disk.committed, self.uncommitted = number, None
 
     def fail(self) -> None:
@@ -192,7 +196,7 @@ class FakeSpark:
 
 
 def run_batch(
-    shard: ShardId, state: State, contents: Mapping[int, Mapping[StreamId, int]], strategy: Strategy
+    shard: ShardId, state: State, contents: Mapping[int, Mapping[StreamId, list[int]]], strategy: Strategy
 ) -> State:
     """The state of a shard after one more micro-batch, of one unit or several; each part has code of its own.
 

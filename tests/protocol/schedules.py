@@ -80,6 +80,17 @@ def pick_strategies(choose: Callable[[int], int], only: Ha | None = None) -> Clu
     return Cluster(topology, 3 + choose(2), 8 + choose(12), settings, standbys=choose(3), transfers=1 + choose(3))
 
 
+def pick_led(choose: Callable[[int], int]) -> Cluster:
+    """A flow in which some segments are ordered by a leader, on 3 or 4 nodes."""
+    shapes = (join(1 + choose(2)), diamond(1), chain((1, 1 + choose(2), 1)), chain((1,)))
+    topology = shapes[choose(4)]
+    led = frozenset(part for part in topology.segments if choose(3) > 0) or frozenset(list(topology.segments)[:1])
+    settings = replace(
+        SETTINGS, single_delivery=choose(2) == 1, catch_up_lag=choose(3), ack_every=1 + choose(2), order_lost_ms=20
+    )
+    return Cluster(replace(topology, led=led), 3 + choose(2), 6 + choose(12), settings, standbys=choose(2))
+
+
 def pick_long_windows(choose: Callable[[int], int]) -> Cluster:
     """Segments whose state reaches back over many units, in a flow that is long enough to forget."""
     topology = (join(1), chain((1, 1)))[choose(2)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from unbroken.protocol.cuts import Cut
 from unbroken.protocol.ids import ReplicaId, StreamId
 from unbroken.protocol.ingress import Admission, Entry
 from unbroken.protocol.instructions import PinState
@@ -38,6 +39,7 @@ class ReplicaDisk:
     began: int = 0
     valid: int = 0
     owed: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
+    cuts: dict[int, Cut] = field(default_factory=dict)
     admission: Admission | None = None
 
     def persist(self, entry: Entry) -> None:
@@ -61,7 +63,7 @@ class ReplicaDisk:
         if step.replica.shard != INGRESS:
             states = {version: state for version, state in self.states.items() if version <= step.version}
             kept = ReplicaDisk(committed=step.version, states=states, outbox=outbox, copy=self.copy, began=self.began)
-            return replace(kept, valid=self.valid, owed=dict(self.owed))
+            return replace(kept, valid=self.valid, owed=dict(self.owed), cuts=dict(self.cuts))
         return ReplicaDisk(
             outbox=outbox,
             log=dict(self.log),
@@ -76,6 +78,11 @@ class ReplicaDisk:
     def begin_from(self, copy: int) -> ReplicaDisk:
         """What a successor begins with: the state alone."""
         return ReplicaDisk(committed=self.committed, states=self.states, copy=copy, began=self.committed)
+
+    def taken(self, stream: StreamId) -> int:
+        """The last unit of an input that is part of the committed state."""
+        cut = self.cuts.get(self.committed, {})
+        return cut[stream].unit if stream in cut else self.committed
 
     def newest(self) -> int:
         """The newest unit that may have left a segment's replica before its process ended."""
@@ -94,11 +101,12 @@ class ReplicaDisk:
             log = LogState(self.base, entries, self.base_pulse, self.finished, self.admission)
             self.admission = None  # known to the process that has received the copy, and to no later one
             return ReplicaState(self.base_pulse, self._stored(self.base_pulse), log=log)
-        self.inbox = {key: unit for key, unit in self.inbox.items() if key[1] > self.committed}
+        taken = self.cuts.get(self.committed, {})
+        self.inbox = {key: unit for key, unit in self.inbox.items() if key[1] > self.taken(key[0])}
         inboxes: dict[StreamId, tuple[UnitHeader, ...]] = {}
         for (stream, _), (header, _) in sorted(self.inbox.items(), key=lambda item: (str(item[0][0]), item[0][1])):
             inboxes[stream] = (*inboxes.get(stream, ()), header)
-        return ReplicaState(self.committed, self._stored(self.committed), inboxes, valid=self.valid)
+        return ReplicaState(self.committed, self._stored(self.committed), inboxes, valid=self.valid, taken=taken)
 
     def stored_base(self, stream: StreamId, nothing: int) -> int:
         """After which unit the outbox of a stream begins; ``nothing`` if there is none in it."""

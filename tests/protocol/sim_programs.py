@@ -118,7 +118,7 @@ class _Run:
                 if number == begin:
                     self.states[shard] = self.states[ShardId(latest[segment_of(shard.part)], shard.index)]
                     continue
-                contents = {stream: units[stream] for stream in topology.inputs(shard)}
+                contents = {stream: [units[stream]] for stream in topology.inputs(shard)}
                 before, strategy = self.states.get(shard, 0), topology.strategy(shard.part)
                 self.states[shard] = run_batch(shard, before, {number: contents}, strategy)
                 mine = [stream for stream in streams if stream.producer == shard]

@@ -65,25 +65,29 @@ def test_a_failed_donor_is_asked_again_later_and_another_one_at_once() -> None:
     assert join.next_donor({STREAM: ["p"]}, ["d", "e"], RETRY_MS) == ("d",)
 
 
+def within(join: CatchUp, lag: int, committed: int, available: int, tried: bool = False) -> bool:
+    return join.within(lag, committed, {STREAM: committed}, {STREAM: available}, tried)
+
+
 def test_it_has_caught_up_within_the_lag_of_all_it_knows() -> None:
     join = fetching()
     with pytest.raises(InvariantViolation):
         catch_up().arrived(1, 0, 0)
     join.arrived(7, 2_000_000, 1_500)
-    assert not join.within(1, committed=7, available=7), "a producer had unit 9 long ago"
-    assert not join.within(9, committed=7, available=9), "it has processed nothing of its own"
-    assert not join.within(1, committed=8, available=12)
-    assert join.within(1, committed=8, available=9)
+    assert not within(join, 1, 7, 7), "a producer had unit 9 long ago"
+    assert not within(join, 9, 7, 9), "it has processed nothing of its own"
+    assert not within(join, 1, 8, 12)
+    assert within(join, 1, 8, 9)
     assert join.finish(2_000) == ("s0.0#2 took over 2.0 MB at version 7 from d in 1.5 s and caught up in 0.5 s")
-    assert not join.within(1, committed=8, available=9), "told once"
+    assert not within(join, 1, 8, 9), "told once"
 
 
 def test_code_that_comes_has_to_try_a_unit_even_if_there_is_none() -> None:
     join = fetching()
     join.arrived(9, 0, 1_500)
-    assert join.within(1, committed=9, available=9)
-    assert not join.within(1, committed=9, available=9, tried=True)
-    assert join.within(1, committed=10, available=10, tried=True)
+    assert within(join, 1, 9, 9)
+    assert not within(join, 1, 9, 9, tried=True)
+    assert within(join, 1, 10, 10, tried=True)
 
 
 def test_it_does_not_count_before_every_producer_keeps_what_it_may_need() -> None:

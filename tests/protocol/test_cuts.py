@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.protocol.cuts import Gate, PulseCuts
+from unbroken.protocol.cuts import Gate, PulseCuts, Reach
 from unbroken.protocol.ids import ShardId, StreamId
 from unbroken.protocol.inbox import Inbox
 from unbroken.protocol.units import Digest, UnitHeader
@@ -44,7 +44,7 @@ def test_a_cut_is_complete_when_every_stream_has_its_unit() -> None:
     arrive(inboxes, LEFT, 1)
     assert gate.ordering.cut(1) is None
     arrive(inboxes, RIGHT, 1)
-    assert gate.ordering.cut(1) == {LEFT: 1, RIGHT: 1}
+    assert gate.ordering.cut(1) == {LEFT: Reach(1, 1), RIGHT: Reach(1, 1)}
 
 
 def test_a_round_that_was_given_up_stays_given_up() -> None:

@@ -114,6 +114,11 @@ class Coordination:
             threading.Thread(target=self._candidate, name="controller", daemon=True),
         ]
 
+    @property
+    def client(self) -> KazooClient:
+        """The session with ZooKeeper, for those who keep other documents of the flow there."""
+        return self._client
+
     def start(self) -> None:
         """Join the flow; raises UnbrokenError if the name is taken."""
         for part in PARTS:

@@ -78,6 +78,7 @@ class Hosting:
 
     def drop(self, replica: ReplicaId) -> None:
         """End a replica that is not wanted here, and remove its directory when nothing writes to it any more."""
+        self._node.orders.forget(replica)
         if replica.shard == INGRESS:
             if self.ingress is not None:
                 self.ingress.close()

@@ -24,6 +24,7 @@ from unbroken.cluster.coordination import Coordination, Member
 from unbroken.cluster.hosting import Hosting
 from unbroken.cluster.ingress_service import IngressService
 from unbroken.cluster.links import Links
+from unbroken.cluster.ordering import Orders
 from unbroken.cluster.programs import Programs
 from unbroken.cluster.queries import Queries
 from unbroken.cluster.replica_dirs import ReplicaDirs
@@ -35,6 +36,7 @@ from unbroken.connectors.push import PushBatch
 from unbroken.connectors.push_http import PushOutcome
 from unbroken.errors import UnbrokenError
 from unbroken.flow import Dataflow
+from unbroken.protocol.cuts import Cut
 from unbroken.protocol.events import (
     Event,
     GateAsked,
@@ -61,12 +63,15 @@ from unbroken.protocol.instructions import (
     DropOutbox,
     DropReplica,
     FetchState,
+    FollowOrders,
     GiveUp,
     Instruction,
+    Lead,
     NoteOwed,
     PersistEntry,
     PinState,
     PollSources,
+    Publish,
     RefusePin,
     Report,
     ReportCaughtUp,
@@ -83,6 +88,7 @@ from unbroken.protocol.layout import Layout
 from unbroken.protocol.messages import Message
 from unbroken.protocol.node import NodeProtocol
 from unbroken.protocol.units import UnitHeader
+from unbroken.spark.offsets import cut_from, offset_of
 from unbroken.spark.runner import CutInfo, QueryRunner
 from unbroken.transport.server import NodeServer
 
@@ -122,12 +128,13 @@ class Node:
         self.transfers = Transfers(self)
         self.links = Links(self)
         self.hosting = Hosting(self)
+        self.orders = Orders(self)
         self.failure: str | None = None
         self.snapshots: Snapshots | None = None
         self.warm_up: WarmUp | None = None
         self._events: queue.Queue[tuple[Event, Any]] = queue.Queue(EVENT_LIMIT)
         self._lock = threading.Lock()
-        self._gates: dict[int, Future[int]] = {}
+        self._gates: dict[int, Future[dict[str, Any]]] = {}
         self._tickets = itertools.count(1)
         self._stopping = threading.Event()
         self._first_layout: Layout | None = None
@@ -138,6 +145,9 @@ class Node:
             StoreUnit: self._store_unit,
             DropInbox: self._drop_inbox,
             DropOutbox: self._drop_outbox,
+            FollowOrders: lambda step, _: self.orders.follow(step),
+            Lead: lambda step, _: self.orders.lead(step),
+            Publish: lambda step, _: self.orders.publish(step),
             NoteOwed: lambda step, _: self.store.note_owed(step.replica, step.stream, step.owed, step.valid),
             AnswerGate: self._answer_gate,
             Deliver: lambda step, _: self.hosting.deliver(step),
@@ -262,7 +272,7 @@ class Node:
         self._stopping.set()
         for future in list(self._gates.values()):
             future.cancel()
-        parts = [self.transfers.close, self.hosting.close, self.links.close]
+        parts = [self.transfers.close, self.hosting.close, self.orders.close, self.links.close]
         parts += [] if self.coordination is None else [self.coordination.close]
         for close in [*parts, self.server.close]:
             try:
@@ -297,8 +307,8 @@ class Node:
     def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer:
         return self.store.read(self.store.outbox_path(replica, header.stream, header.number))
 
-    def pin(self, shard: str, newcomer: str, least: int) -> dict[str, Any]:
-        return self.transfers.asked_for(shard, newcomer, least)
+    def pin(self, shard: str, newcomer: str, least: int, needs: dict[str, int]) -> dict[str, Any]:
+        return self.transfers.asked_for(shard, newcomer, least, needs)
 
     def restore_snapshot(self, replica: ReplicaId, target: Path) -> int:
         """Bring the last snapshot of a replica's shard to ``target``; its size."""
@@ -316,18 +326,21 @@ class Node:
         path = self.store.inbox_path(ReplicaId.parse(replica), StreamId.parse(stream), number)
         return pa.ipc.open_file(pa.BufferReader(self.store.read(path))).read_all()
 
-    def ask_gate(self, replica: str, instance: str, start: int) -> int:
-        if self.warm_up is not None and (made_up := self.warm_up.answer(replica, start)) is not None:
-            return made_up
+    def ask_gate(self, replica: str, instance: str, start: dict[str, Any]) -> dict[str, Any]:
+        number = int(start["cut"])
+        if self.warm_up is not None and (made_up := self.warm_up.answer(replica, number)) is not None:
+            return offset_of(made_up, {})
         if self.queries is not None:
             self.queries.asked(ReplicaId.parse(replica))
         ticket = next(self._tickets)
-        future: Future[int] = Future()
+        future: Future[dict[str, Any]] = Future()
         self._gates[ticket] = future
         deadline_ms = time.monotonic() * 1000 + self.settings.gate_wait
-        self.post(GateAsked(ReplicaId.parse(replica), instance, start, ticket, deadline_ms))
+        self.post(GateAsked(ReplicaId.parse(replica), instance, number, ticket, deadline_ms, cut_from(start)))
         try:
-            return future.result(timeout=self.settings.gate_wait / 1000 + GATE_GRACE_S)
+            answer = future.result(timeout=self.settings.gate_wait / 1000 + GATE_GRACE_S)
+            # Spark takes an offset that is written in another way for data.
+            return start if answer["cut"] == number else answer
         except (FutureTimeoutError, TimeoutError):
             # Answering "no data" on our own could split a round between two instances: fail the query instead.
             raise UnbrokenError(f"the gate of {replica} did not answer in time") from None
@@ -356,12 +369,12 @@ class Node:
         assert self.protocol is not None
         return dict(self.protocol.traffic + self.links.traffic())
 
-    def cut_info(self, replica: ReplicaId, number: int) -> CutInfo:
-        """Pulse and cut time of a micro-batch that the gate has released."""
+    def cut_info(self, replica: ReplicaId, number: int, noted: Cut) -> CutInfo:
+        """Pulse and cut time of a micro-batch that the gate has released; Spark may have ``noted`` its cut."""
         assert self.protocol is not None
         with self._lock:
             state = self.protocol.replicas.get(replica)
-            header = None if state is None else state.cut_header(number)
+            header = None if state is None else state.cut_header(number, noted)
         if header is None:
             raise UnbrokenError(f"{replica}: the input of micro-batch {number} is not here")
         return CutInfo(header.pulse, header.cut_ms, header.final, header.generation, header.layout)
@@ -424,7 +437,7 @@ class Node:
     def _answer_gate(self, step: AnswerGate, _payload: Any) -> None:
         future = self._gates.get(step.ticket)
         if future is not None and not future.done():
-            future.set_result(step.offset)
+            future.set_result(offset_of(step.offset, step.cut))
 
     def _propose(self, step: ProposeInSync) -> None:
         assert self.protocol is not None

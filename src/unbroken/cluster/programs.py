@@ -143,6 +143,9 @@ def _refuse_what_reaches_further(flow: Dataflow, program: Program, analysis: Ana
     """A program that follows another has its strategies. State that needs more than they keep could not be built again
     from what producers have let go already; for state that needs less, they keep a little too much."""
     problems = []
+    if program.topology.led:
+        what = "the code of a flow in which leaders order the input cannot be replaced while it runs"
+        problems.append(Problem(flow.where, what, "stop the flow and start it again with the other file"))
     for part, strategy in program.topology.strategies.items():
         name = segment_of(part)
         missing = reaches_further(strategy, analysis.horizons[name]) if name in analysis.horizons else None

@@ -7,6 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from unbroken.errors import UnbrokenError
@@ -17,7 +18,8 @@ from unbroken.protocol.ingress import Admission
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.recovery import LogState, ReplicaState, StoredUnits
 from unbroken.protocol.units import UnitHeader
-from unbroken.spark.checkpoints import committed_batches, cut_of, repair
+from unbroken.spark.checkpoints import committed_batches, offset_at, repair
+from unbroken.spark.offsets import cut_from
 from unbroken.transport.store import UnitStore, stored_headers, unit_name
 
 IDENTITY = "identity.json"
@@ -112,14 +114,16 @@ class ReplicaDirs:
         repair(self.checkpoint(replica))
         base, valid = self._began(replica)
         batches = committed_batches(self.checkpoint(replica))
-        committed = cut_of(self.checkpoint(replica), batches - 1) if batches else base
+        offset = offset_at(self.checkpoint(replica), batches - 1) if batches else {"cut": base}
+        state = ReplicaState(int(offset["cut"]), valid=valid, taken=cut_from(offset))
         inboxes: dict[StreamId, tuple[UnitHeader, ...]] = {}
         for stream, headers in stored_headers(self.store.inbox_dir(replica)).items():
-            inboxes[stream] = tuple(header for header in headers if header.number > committed)
+            taken = state.reach(stream).unit
+            inboxes[stream] = tuple(header for header in headers if header.number > taken)
             for header in headers:
-                if header.number <= committed:
+                if header.number <= taken:
                     self.store.drop(self.store.inbox_path(replica, stream, header.number))
-        return ReplicaState(committed, self._stored(replica, outbox, committed), inboxes, valid=valid)
+        return replace(state, outboxes=self._stored(replica, outbox, state.committed), inboxes=inboxes)
 
     def base(self, replica: ReplicaId) -> int:
         return self._began(replica)[0]

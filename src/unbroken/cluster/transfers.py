@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from unbroken.cluster.replica_dirs import BASE
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.events import FetchFailed, PinAsked, StateArrived
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Admission
 from unbroken.protocol.instructions import FetchState, PinState, RefusePin
 from unbroken.protocol.layout import INGRESS
@@ -70,19 +70,22 @@ class Transfers:
 
     # --- donor ----------------------------------------------------------------------------------------
 
-    def asked_for(self, shard: str, newcomer: NodeId, least: int) -> dict[str, Any]:
+    def asked_for(self, shard: str, newcomer: NodeId, least: int, needs: Mapping[str, int]) -> dict[str, Any]:
         """Pin the present state of ``shard`` for ``newcomer`` and give the manifest; called by the Flight server."""
-        return self._pinned(ShardId.parse(shard), newcomer, least).manifest.to_json()
+        units = tuple((StreamId.parse(stream), int(unit)) for stream, unit in needs.items())
+        return self._pinned(ShardId.parse(shard), newcomer, least, units).manifest.to_json()
 
     def pin_here(self, shard: ShardId) -> Pinned:
         """Pin the present state of ``shard`` for this node's own use; to be released by the caller."""
         return self._pinned(shard, self._node.name)
 
-    def _pinned(self, shard: ShardId, newcomer: NodeId, least: int = 0) -> Pinned:
+    def _pinned(
+        self, shard: ShardId, newcomer: NodeId, least: int = 0, needs: tuple[tuple[StreamId, int], ...] = ()
+    ) -> Pinned:
         ticket = next(self._tickets)
         future: Future[Pinned] = Future()
         self._asked[ticket] = future
-        self._node.post(PinAsked(shard, newcomer, ticket, least))
+        self._node.post(PinAsked(shard, newcomer, ticket, least, needs))
         try:
             return future.result(timeout=PIN_DEADLINE_S)
         except (FutureTimeoutError, TimeoutError):
@@ -201,7 +204,8 @@ class Transfers:
         donor = self._node.members.get(step.donor)
         if donor is None:
             raise TransferError(f"{step.donor} is not there any more")
-        question = {"shard": str(step.shard), "node": self._node.name, "least": step.least}
+        needs = {str(stream): unit for stream, unit in step.needs}
+        question = {"shard": str(step.shard), "node": self._node.name, "least": step.least, "needs": needs}
         token = self._node.token
         manifest = Manifest.from_json(ask(donor.address, token, "pin", question, PIN_DEADLINE_S + 5))
         target.mkdir(parents=True, exist_ok=True)

@@ -61,7 +61,7 @@ class WarmUp:
             store=store,
             checkpoint=lambda replica: self._root / str(replica) / "checkpoint",
             base=lambda _replica: 0,
-            cut_info=lambda _replica, number: CutInfo(number, number, False),
+            cut_info=lambda _replica, number, _cut: CutInfo(number, number, False),
             produced=lambda _replica, _number, _headers, _watermark_ms: None,
         )
         self._done: dict[str, threading.Event] = {}

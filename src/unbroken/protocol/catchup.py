@@ -73,6 +73,13 @@ class CatchUp:
         """The first version that is of use: what follows an earlier one is not kept by everybody who has promised."""
         return max([promise.base for promise in self.promised.values()], default=0)
 
+    @property
+    def needs(self) -> tuple[tuple[StreamId, int], ...]:
+        """The same for each input, where versions and units are numbered differently."""
+        streams = sorted({stream for stream, _ in self.promised})
+        bases = {stream: [p.base for (s, _), p in self.promised.items() if s == stream] for stream in streams}
+        return tuple((stream, max(bases[stream])) for stream in streams)
+
     def provided(self, keepers: Mapping[StreamId, Collection[NodeId]], available: Mapping[StreamId, int]) -> bool:
         """Whether each of these producers keeps all that the newcomer, which has come so far, may still ask it for."""
         return all(
@@ -133,15 +140,25 @@ class CatchUp:
         self.phase, self.resumed = Phase.CATCHING_UP, True
         self.version, self.fetched_ms = version, now_ms
 
-    def within(self, lag: int, committed: int, available: int, tried: bool = False) -> bool:
-        """Whether the replica is within ``lag`` units of what it could have processed.
+    def within(
+        self,
+        lag: int,
+        committed: int,
+        taken: Mapping[StreamId, int],
+        available: Mapping[StreamId, int],
+        tried: bool = False,
+    ) -> bool:
+        """Whether the replica, which has ``taken`` its inputs so far, is within ``lag`` units of what it could have.
 
         ``tried``: it must have processed a unit itself even if there is none to process at the moment. Code that fails
         on the state it was given shows that with its first unit, not before.
         """
-        newest = max([available, *(promise.last for promise in self.promised.values())])
-        has_worked = self.version < committed or (committed == newest and not tried)
-        return self.phase is Phase.CATCHING_UP and has_worked and committed + lag >= newest
+        newest = dict(available)
+        for (stream, _), promise in self.promised.items():
+            newest[stream] = max(newest[stream], promise.last)
+        behind = max((newest[stream] - taken[stream] for stream in newest), default=0)
+        has_worked = self.version < committed or (behind <= 0 and not tried)
+        return self.phase is Phase.CATCHING_UP and has_worked and behind <= lag
 
     def finish(self, now_ms: float) -> str:
         """It has caught up; the sentence about it."""

@@ -4,14 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from unbroken.errors import require
 from unbroken.protocol.ids import StreamId
 from unbroken.protocol.inbox import Inbox
+from unbroken.protocol.orders import Order
 
-Cut = Mapping[StreamId, int]
-"""For one micro-batch: the last unit of each input stream that belongs to it."""
+
+@dataclass(frozen=True)
+class Reach:
+    """How far a stream is taken: up to ``unit``, which completes ``pulse``, cut at ``cut_ms``; ``final`` if none will
+    follow."""
+
+    unit: int = 0
+    pulse: int = 0
+    cut_ms: int = 0
+    final: bool = False
+
+    def to_json(self) -> list[Any]:
+        return [self.unit, self.pulse, self.cut_ms, int(self.final)]
+
+    @classmethod
+    def from_json(cls, value: list[Any]) -> Reach:
+        return cls(int(value[0]), int(value[1]), int(value[2]), bool(value[3]))
+
+    @classmethod
+    def of(cls, inbox: Inbox, unit: int) -> Reach:
+        """The reach of a unit that is in the inbox, or was the last to be taken from it."""
+        header = inbox.headers.get(unit)
+        if header is None:
+            return cls(inbox.consumed, inbox.pulse, inbox.cut_ms, inbox.ended)
+        return cls(unit, header.pulse, header.cut_ms, header.final)
+
+
+Cut = Mapping[StreamId, Reach]
+"""For one micro-batch: how far it takes each input stream."""
 
 
 class Ordering(Protocol):
@@ -23,14 +51,22 @@ class Ordering(Protocol):
     def next(self, start: int) -> int | None:
         """The number of the micro-batch that follows ``start``, or None while there is none to run."""
 
+    def lacking(self, number: int) -> list[StreamId]:
+        """The streams of which micro-batch ``number`` lacks something that has been agreed on."""
+
+    def forget(self, through: int) -> None:
+        """Micro-batches up to ``through`` are committed."""
+
 
 @dataclass
 class PulseCuts:
-    """Micro-batch b takes unit b of every input stream: nobody has to be asked.
+    """Micro-batch b takes every input stream to the first unit that completes pulse b: nobody has to be asked.
 
-    The units of a pulse-ordered producer are numbered by the pulse they complete, so agreement follows
-    from the numbers alone; completeness is the only thing to wait for. And ``generation``: a unit for which results of
-    a later one count waits until the node has heard whether this replica's are among them.
+    The units of sources and of pulse-ordered producers are numbered by the pulse they complete, so that this is unit b.
+    A leader-ordered producer makes units as it likes, and says with each which pulse it completes; it may be that one
+    unit completes several pulses, or that several are needed for one. Agreement follows from the units alone;
+    completeness is the only thing to wait for. And ``generation``: a unit for which results of a later one count waits
+    until the node has heard whether this replica's are among them.
 
     Units up to ``joined`` may be taken together, as many as there are: they only build a state again whose results are
     for nobody yet, and agreement is about results.
@@ -41,9 +77,12 @@ class PulseCuts:
     joined: int = 0
 
     def cut(self, number: int) -> Cut | None:
-        if all(self._ready(inbox, number) for inbox in self.inboxes.values()):
-            return dict.fromkeys(self.inboxes, number)
-        return None
+        if all(inbox.ended for inbox in self.inboxes.values()):
+            return None
+        units = {stream: inbox.completing(number) for stream, inbox in self.inboxes.items()}
+        if any(unit is None or not self._known(stream, unit) for stream, unit in units.items()):
+            return None
+        return {stream: Reach.of(self.inboxes[stream], unit) for stream, unit in units.items() if unit is not None}
 
     def next(self, start: int) -> int | None:
         if self.cut(start + 1) is None:
@@ -53,9 +92,48 @@ class PulseCuts:
             number += 1
         return number
 
-    def _ready(self, inbox: Inbox, number: int) -> bool:
-        header = inbox.headers.get(number)
-        return inbox.available >= number and (header is None or header.generation <= self.generation)
+    def lacking(self, number: int) -> list[StreamId]:
+        return [stream for stream, inbox in self.inboxes.items() if inbox.completing(number) is None]
+
+    def forget(self, through: int) -> None:
+        """There is nothing to forget: cuts follow from the inboxes."""
+
+    def _known(self, stream: StreamId, unit: int) -> bool:
+        header = self.inboxes[stream].headers.get(unit)
+        return header is None or header.generation <= self.generation
+
+
+@dataclass
+class LeaderCuts:
+    """Micro-batch b takes what order b says, once all of it is here.
+
+    Invariant: ``orders`` are those after the last committed micro-batch, without a hole.
+    """
+
+    inboxes: Mapping[StreamId, Inbox]
+    orders: dict[int, Order] = field(default_factory=dict)
+    generation: int = 1
+    joined: int = 0
+
+    def cut(self, number: int) -> Cut | None:
+        order = self.orders.get(number)
+        if order is None or self.lacking(number):
+            return None
+        return {
+            stream: Reach.of(inbox, order.cut.get(stream, inbox.consumed)) for stream, inbox in self.inboxes.items()
+        }
+
+    def next(self, start: int) -> int | None:
+        return None if self.cut(start + 1) is None else start + 1
+
+    def lacking(self, number: int) -> list[StreamId]:
+        order = self.orders.get(number)
+        if order is None:
+            return []
+        return [stream for stream, inbox in self.inboxes.items() if inbox.available < order.cut.get(stream, 0)]
+
+    def forget(self, through: int) -> None:
+        self.orders = {number: order for number, order in self.orders.items() if number > through}
 
 
 @dataclass

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from unbroken.protocol.cuts import Cut
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import InSync
 from unbroken.protocol.layout import Layout, Topology
 from unbroken.protocol.messages import Message
+from unbroken.protocol.orders import LeaderKnown, Ordered, OrderRefused, OrdersLost
 from unbroken.protocol.recovery import ReplicaState
 from unbroken.protocol.units import UnitHeader
 
@@ -55,13 +57,14 @@ class UnitArrived:
 
 @dataclass(frozen=True)
 class GateAsked:
-    """Spark asks for the next offset after ``start``; the answer goes to ``ticket``."""
+    """Spark asks for the next offset after ``start``, for which it had noted ``cut``; the answer goes to ``ticket``."""
 
     replica: ReplicaId
     instance: str
     start: int
     ticket: int
     deadline_ms: float
+    cut: Cut = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -141,13 +144,15 @@ class QueryFailed:
 class PinAsked:
     """``node``, which is building a replica of ``shard`` or of its successor, wants its state.
 
-    A version before ``least`` is of no use to it. The answer goes to ``ticket``.
+    A version before ``least``, or without the units that it ``needs``, is of no use to it. The answer goes to
+    ``ticket``.
     """
 
     shard: ShardId
     node: NodeId
     ticket: int
     least: int = 0
+    needs: tuple[tuple[StreamId, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,5 +206,9 @@ Event = (
     | StateArrived
     | FetchFailed
     | SnapshotTaken
+    | Ordered
+    | LeaderKnown
+    | OrderRefused
+    | OrdersLost
     | Tick
 )

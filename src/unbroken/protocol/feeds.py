@@ -25,10 +25,13 @@ class Feed:
     they may go on sending.
 
     Invariant: with single delivery there is at most one subscription.
+
+    ``led``: the producer is ordered by a leader, so that its units are not numbered by pulses.
     """
 
     single: bool
     patience_ms: float
+    led: bool = False
     turn: int = 0
     subscribed: frozenset[NodeId] = frozenset()
     lapsed: frozenset[NodeId] = frozenset()

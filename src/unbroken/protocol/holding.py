@@ -126,8 +126,9 @@ class Holding:
             donors = [node for node in self.node.layout.full_nodes_of(replica.shard) if node in self.node.links]
             found = copy.join.next_donor(self.node.joining.producers(copy.join), donors, now_ms)
             if found is not None:
-                least = max(copy.join.least, copy.version, copy.offered)
-                out.append(FetchState(replica, found[0], replica.shard, least, held=True))
+                least, needs = self.node.joining.wanted(copy.join)
+                newer = max(least, copy.version, copy.offered)
+                out.append(FetchState(replica, found[0], replica.shard, newer, needs, held=True))
         return out
 
     def wake_times_ms(self) -> list[float]:
@@ -163,9 +164,9 @@ class Holding:
     def _acks(self, replica: ReplicaId, nodes: Collection[NodeId]) -> list[Instruction]:
         copy = self.copies[replica]
         return [
-            Send(node, Ack(stream, str(replica), copy.version))
+            Send(node, Ack(stream, str(replica), copy.state.reach(stream).unit))
             for stream in copy.join.inputs
-            if copy.version > 0
+            if copy.state is not None and copy.version > 0
             for node in sorted(self.node.subscriptions.producers(stream) & set(nodes))
         ]
 

@@ -66,8 +66,9 @@ class Hosting:
             shards = [ShardId(source, 0) for source in node.topology.sources]
         else:
             feeds = node.subscriptions.feeds(replica)
+            part = replica.shard.part
             node.replicas[replica] = SegmentReplica.recovered(
-                replica, feeds, state, node.topology.strategy(replica.shard.part).foldable
+                replica, feeds, state, node.topology.strategy(part).foldable, part in node.topology.led
             )
             node.replicas[replica].placed_by(node.layout)
             shards = [replica.shard]
@@ -91,7 +92,9 @@ class Hosting:
         if node.sources is not None and replica == node.ingress:
             out += node.sources.begin()
         if replica in node.replicas:
-            node.progress[replica] = max(state.committed, node.progress.get(replica, 0))
+            out += node.leading.open(node.replicas[replica])
+        if replica in node.replicas:
+            node.progress[replica] = max(node.replicas[replica].pulse, node.progress.get(replica, 0))
             out += node.standing.report(node.replicas[replica], node.links)
         # Others here may read what the replica produces, and have come further than its outboxes know.
         out += node.standing.greet(node.me)
@@ -113,6 +116,7 @@ class Hosting:
         node = self.node
         node.outboxes.close(replica)
         node.upstream.close(replica)
+        node.leading.close(replica)
         node.handover.close(replica)
         node.sinks.close(replica)
         node.comparison.close(replica.shard)

@@ -33,6 +33,9 @@ class Inbox:
     - Dup-free: each number is accepted at most once.
     - In order: ``available`` is the largest n such that all of ``consumed + 1 .. n`` are here.
     - ``consumed`` and ``available`` never go back.
+
+    ``pulse`` is what the last consumed unit has completed, ``cut_ms`` when that was cut, and ``ended`` says that it was
+    the final one.
     """
 
     stream: StreamId
@@ -40,6 +43,9 @@ class Inbox:
     available: int = 0
     headers: dict[int, UnitHeader] = field(default_factory=dict)
     duplicates: int = 0
+    pulse: int = 0
+    cut_ms: int = 0
+    ended: bool = False
 
     def arrive(self, header: UnitHeader) -> Arrival:
         """Judge an arriving unit. Only an ACCEPTED one may be stored."""
@@ -61,11 +67,21 @@ class Inbox:
     def consume(self, through: int) -> list[int]:
         """Units up to ``through`` are part of the replica's state; the numbers that can be forgotten."""
         require(through <= self.available, f"{self.stream}: consumed {through}, only {self.available} here")
+        last = self.headers.get(through)
+        if last is not None:
+            self.pulse, self.cut_ms, self.ended = last.pulse, last.cut_ms, last.final
         done = [number for number in self.headers if number <= through]
         for number in done:
             del self.headers[number]
         self.consumed = max(self.consumed, through)
         return sorted(done)
+
+    def completing(self, pulse: int) -> int | None:
+        """The first unit that completes ``pulse``, which may have been consumed already; None if it is not here."""
+        if self.pulse >= pulse or self.ended:
+            return self.consumed
+        numbers = range(self.consumed + 1, self.available + 1)
+        return next((number for number in numbers if self.headers[number].pulse >= pulse), None)
 
     def check(self) -> None:
         require(self.available >= self.consumed, f"{self.stream}: available behind consumed")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from unbroken.protocol.cuts import Cut
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Admission, Entry, ProposeInSync
 from unbroken.protocol.messages import Message
+from unbroken.protocol.orders import Order
 from unbroken.protocol.units import UnitHeader
 
 
@@ -49,8 +51,11 @@ class DropOutbox:
 
 @dataclass(frozen=True)
 class AnswerGate:
+    """Tell Spark how far the next micro-batch goes; ``cut`` is for it to note, where the number does not tell."""
+
     ticket: int
     offset: int
+    cut: Cut = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,34 @@ class NoteOwed:
 
 
 @dataclass(frozen=True)
+class FollowOrders:
+    """Read the orders of a shard from its log, those after number ``after``, until the replica is dropped; report each
+    by ``Ordered``."""
+
+    shard: ShardId
+    after: int
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Ask the log of a shard for the lead in ``term``; it answers by ``LeaderKnown``, with this ``claim`` if it gives
+    it, or ``OrderRefused``."""
+
+    shard: ShardId
+    term: int
+    claim: int
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Write orders to the log of a shard; they come back by ``Ordered``, unless ``OrderRefused`` does."""
+
+    shard: ShardId
+    term: int
+    orders: tuple[Order, ...]
+
+
+@dataclass(frozen=True)
 class StartReplica:
     """Start what a replica runs (a query, the ingress) on what its directory holds."""
 
@@ -141,7 +174,8 @@ class FetchState:
     """Copy the state of ``replica``'s shard from ``donor``; report back by ``StateArrived`` or ``FetchFailed``.
 
     Without a donor the shard's last snapshot is taken. What begins with the state of its predecessor names that
-    ``shard``. A state before version ``least`` is of no use: what follows it is not kept. A ``held`` copy is brought up
+    ``shard``. A state before version ``least``, or without these units of its inputs, is of no use: what
+    follows it is not kept. A ``held`` copy is brought up
     to date: most of it is there already, and what was there stays whole until the rest has come. From this very node
     means to open the copy that it holds.
     """
@@ -150,6 +184,7 @@ class FetchState:
     donor: NodeId | None
     shard: ShardId
     least: int = 0
+    needs: tuple[tuple[StreamId, int], ...] = ()
     held: bool = False
 
 
@@ -238,6 +273,9 @@ Instruction = (
     | ProposeInSync
     | BeginReplica
     | NoteOwed
+    | FollowOrders
+    | Lead
+    | Publish
     | StartReplica
     | StopReplica
     | DropReplica

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from unbroken.protocol.instructions import (
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.messages import Claim, Claimed
 from unbroken.protocol.recovery import ReplicaState
+from unbroken.protocol.replica import SegmentReplica
 from unbroken.protocol.strategy import Ha
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class Joining:
             shard, donors = self._donors(replica)
             found = join.next_donor(self.producers(join), donors, now_ms)
             if found is not None:
-                out.append(FetchState(replica, found[0], shard, join.least))
+                out.append(FetchState(replica, found[0], shard, *self.wanted(join)))
             elif join.phase is Phase.CATCHING_UP and self._keeps_up(join):
                 out.append(ReportCaughtUp(replica, join.finish(now_ms)))
         waiting, self.asked = self.asked, []
@@ -215,13 +216,23 @@ class Joining:
         boxes = self.node.outboxes.of(replica)
         # A version may be committed before the node has heard of its units.
         version = min([self.node.replicas[replica].committed, *(box.last for box in boxes)])
-        if version < event.least:
+        if version < event.least or not self._has_taken(self.node.replicas[replica], version, event.needs):
             if now_ms >= until_ms:
-                return [RefusePin(event.ticket, f"{replica} is at version {version}, before {event.least}")]
+                return [RefusePin(event.ticket, f"{replica} is at version {version}, which is too early")]
             self.asked.append((event, until_ms))
             return []
         units = tuple((box.stream, min(box.base, version), min(box.last, version)) for box in boxes)
         return [PinState(event.ticket, replica, version, units)]
+
+    def _has_taken(self, replica: SegmentReplica, version: int, needs: Sequence[tuple[StreamId, int]]) -> bool:
+        """Whether a version contains what is not kept any more."""
+        at_hand = not needs or version == replica.committed
+        return at_hand and all(replica.inboxes[stream].consumed >= unit for stream, unit in needs)
+
+    def wanted(self, join: CatchUp) -> tuple[int, tuple[tuple[StreamId, int], ...]]:
+        """What a state must contain to be of use: a version, or where that says nothing, units of the inputs."""
+        parts = {join.replica.shard.part, *(stream.producer.part for stream in join.inputs)}
+        return (0, join.needs) if parts & self.node.topology.led else (join.least, ())
 
     def _pin_ingress(self, replica: ReplicaId, event: PinAsked) -> list[Instruction]:
         sources, layout = self.node.sources, self.node.layout
@@ -284,5 +295,5 @@ class Joining:
         if not replica.asked or replica.stopped is not None or not join.provided(keepers, available):
             return False
         comes = self.node.layout.generation < generation_of(join.replica.shard.part)
-        newest = max(available.values(), default=0)
-        return join.within(self.node.settings.catch_up_lag, replica.committed, newest, tried=comes)
+        taken = {stream: inbox.consumed for stream, inbox in replica.inboxes.items()}
+        return join.within(self.node.settings.catch_up_lag, replica.committed, taken, available, tried=comes)

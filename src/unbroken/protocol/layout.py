@@ -31,6 +31,8 @@ class Topology:
 
     With ``at_most_once`` a shard's replicas take turns in delivering to sinks, so that none is given a unit twice.
 
+    The replicas of the parts in ``led`` take their input as a leader among them says, the others by pulses.
+
     With ``whole``, a node has replicas of all shards or of none: a copy of the dataflow that takes its input from
     nobody else and is given up as a whole.
     """
@@ -45,6 +47,7 @@ class Topology:
     strategies: Mapping[str, Strategy] = field(default_factory=dict)
     at_most_once: bool = False
     whole: bool = False
+    led: frozenset[str] = frozenset()
 
     def strategy(self, part: str) -> Strategy:
         """How a part is kept available; unless it says otherwise, by replicas that all do everything."""

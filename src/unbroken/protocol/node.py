@@ -48,6 +48,7 @@ from unbroken.protocol.instructions import (
 )
 from unbroken.protocol.joining import Joining
 from unbroken.protocol.layout import INGRESS, Layout, Topology
+from unbroken.protocol.leading import Leading
 from unbroken.protocol.messages import (
     Ack,
     Claim,
@@ -64,6 +65,7 @@ from unbroken.protocol.messages import (
     Subscribe,
     Unsubscribe,
 )
+from unbroken.protocol.orders import LeaderKnown, Ordered, OrderRefused, OrdersLost
 from unbroken.protocol.outboxes import Outboxes
 from unbroken.protocol.records import Records
 from unbroken.protocol.recovery import ReplicaState
@@ -123,6 +125,7 @@ class NodeProtocol:
         self.standby = Standby(self)
         self.upstream = UpstreamBackup(self)
         self.records = Records(self)
+        self.leading = Leading(self)
         self.ring = Ring(self.me, tuned.ring_period_ms, tuned.ring_misses)
         self.ring.placed(self.layout)
         self._handlers: dict[type[Any], Callable[[Any, float], list[Instruction]]] = {
@@ -146,6 +149,10 @@ class NodeProtocol:
             StateArrived: self._state_arrived,
             FetchFailed: self._fetch_failed,
             SnapshotTaken: self.standing.snapshot_taken,
+            Ordered: self.leading.ordered,
+            LeaderKnown: self.leading.leader_known,
+            OrderRefused: self.leading.refused,
+            OrdersLost: self.leading.lost,
             Tick: self._tick,
         }
 
@@ -159,7 +166,7 @@ class NodeProtocol:
         times += self.sinks.wake_times_ms()
         times += [time for replica in self.replicas.values() for time in replica.wake_times_ms()]
         times += [*self.joining.wake_times_ms(), *self.holding.wake_times_ms()]
-        times += self.ring.wake_times_ms()
+        times += [*self.ring.wake_times_ms(), *self.leading.wake_times_ms()]
         return min(times, default=None)
 
     def in_flight(self) -> int:
@@ -191,6 +198,7 @@ class NodeProtocol:
         self.standby.check()
         self.upstream.check()
         self.ring.check()
+        self.leading.check()
         for replica in self.replicas.values():
             replica.check()
         if self.sources is not None:
@@ -278,6 +286,7 @@ class NodeProtocol:
         primary = replica.replica == min(self.layout.full(replica.replica.shard), default=None)
         self.traffic["data" if primary and arrival is Arrival.ACCEPTED else "redundancy"] += event.size
         if arrival is Arrival.ACCEPTED:
+            self.leading.came(replica, header.stream, now_ms)
             return [StoreUnit(replica.replica, header), *replica.answers(now_ms)]
         if arrival is Arrival.DIVERGENT:
             return [Report(f"unit {header.number} of {header.stream} from {event.sender} differs from the copy kept")]
@@ -290,7 +299,7 @@ class NodeProtocol:
             return [AnswerGate(event.ticket, event.start)]
         out: list[Instruction] = []
         if event.start > replica.committed:
-            out += replica.commit(event.start)
+            out += replica.commit(event.start, event.cut)
             out += [*self.standing.committed(replica), *self.holding.committed(replica)]
             out += self.records.committed(replica)
         replica.ask(event)
@@ -306,6 +315,7 @@ class NodeProtocol:
             time_ms = self._time_of(event) if replica.alone(event.number) else None
             self.upstream.produced(event.replica, event.number, time_ms)
             replica.produced = max(replica.produced, event.number)
+            replica.pulse = max([replica.pulse, *(header.pulse for header in event.headers)])
         out: list[Instruction] = []
         for header in event.headers:
             added, steps = self.outboxes.produced(event.replica, header, self.layout)
@@ -427,5 +437,5 @@ class NodeProtocol:
             newcomers = any(replica in self.progress for replica in self.layout.joining)
             version = self.layout.version if self.topology.at_most_once else 0
             out += self.sources.tick(now_ms, self.in_flight(), self.layout.generation, newcomers, version)
-        out += self.ring.tick(now_ms, self.links)
+        out += [*self.ring.tick(now_ms, self.links), *self.leading.tick(now_ms)]
         return [*out, *self.joining.tick(now_ms), *self.holding.tick(now_ms)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from unbroken.protocol.cuts import Cut, Reach
 from unbroken.protocol.ids import StreamId
 from unbroken.protocol.ingress import Admission, Entry
 from unbroken.protocol.units import UnitHeader
@@ -42,7 +43,8 @@ class ReplicaState:
     """A replica as its directory shows it; the empty one is a replica that has yet to begin.
 
     ``committed`` is the version of a segment's checkpoint; ``log`` is set for the ingress only. A state that was built
-    again from recent input gives results that are right after unit ``valid``.
+    again from recent input gives results that are right after unit ``valid``. ``taken`` says how far each input is part
+    of the state, unless that is unit ``committed`` of all of them.
     """
 
     committed: int = 0
@@ -50,3 +52,7 @@ class ReplicaState:
     inboxes: Mapping[StreamId, tuple[UnitHeader, ...]] = field(default_factory=dict)
     log: LogState = field(default_factory=LogState)
     valid: int = 0
+    taken: Cut = field(default_factory=dict)
+
+    def reach(self, stream: StreamId) -> Reach:
+        return self.taken.get(stream, Reach(self.committed, self.committed))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from unbroken.errors import require
-from unbroken.protocol.cuts import Gate, PulseCuts
+from unbroken.protocol.cuts import Cut, Gate, LeaderCuts, PulseCuts, Reach
 from unbroken.protocol.events import GateAsked
 from unbroken.protocol.feeds import Feed
 from unbroken.protocol.ids import NodeId, ReplicaId, StreamId, generation_of
@@ -14,7 +14,7 @@ from unbroken.protocol.inbox import Arrival, Inbox
 from unbroken.protocol.instructions import AnswerGate, DropInbox
 from unbroken.protocol.layout import Layout
 from unbroken.protocol.recovery import ReplicaState
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.units import Digest, UnitHeader
 
 RESTARTS = 3
 """Times in a row a query is started again from its checkpoint before its replica counts as stopped. A micro-batch that
@@ -41,10 +41,15 @@ class SegmentReplica:
     - Agreement: micro-batch b is released only when the ordering's cut of b is complete.
     - ``committed <= produced + 1``: a version may be committed before the node has heard of its units, but
       no version is skipped, except while a state is built again.
+    - What is part of the committed state, and nothing else, is consumed in the inboxes.
+
+    ``released`` are the cuts that Spark was given and has not committed. ``pulse`` is the last one that is complete in
+    what was produced: the pulses that a flow has in flight are counted by it.
     """
 
     replica: ReplicaId
     feeds: Mapping[StreamId, Feed]
+    led: bool = False
     committed: int = 0
     acknowledged: int = 0
     produced: int = 0
@@ -56,21 +61,35 @@ class SegmentReplica:
     inboxes: dict[StreamId, Inbox] = field(default_factory=dict)
     holes: dict[tuple[StreamId, NodeId], int] = field(default_factory=dict)
     waiting: list[GateAsked] = field(default_factory=list)
-    cuts: PulseCuts = field(init=False)
+    released: dict[int, Cut] = field(default_factory=dict)
+    pulse: int = 0
+    cuts: PulseCuts | LeaderCuts = field(init=False)
     gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
         for stream in self.feeds:
-            self.inboxes.setdefault(stream, Inbox(stream, consumed=self.committed, available=self.committed))
-        self.cuts = PulseCuts(self.inboxes)
+            taken = Inbox(stream, consumed=self.committed, available=self.committed, pulse=self.committed)
+            self.inboxes.setdefault(stream, taken)
+        self.cuts = LeaderCuts(self.inboxes) if self.led else PulseCuts(self.inboxes)
         self.gate = Gate(self.cuts)
 
     @classmethod
     def recovered(
-        cls, replica: ReplicaId, feeds: Mapping[StreamId, Feed], state: ReplicaState, foldable: bool = False
+        cls,
+        replica: ReplicaId,
+        feeds: Mapping[StreamId, Feed],
+        state: ReplicaState,
+        foldable: bool = False,
+        led: bool = False,
     ) -> SegmentReplica:
         """A replica that goes on from what its directory holds."""
-        out = cls(replica, feeds, committed=state.committed, produced=state.committed)
+        reaches = {stream: state.reach(stream) for stream in feeds}
+        inboxes = {
+            stream: Inbox(stream, reach.unit, reach.unit, pulse=reach.pulse, cut_ms=reach.cut_ms, ended=reach.final)
+            for stream, reach in reaches.items()
+        }
+        out = cls(replica, feeds, led, committed=state.committed, produced=state.committed, inboxes=inboxes)
+        out.pulse = out.completed(reaches, state.committed)
         out.cuts.joined = state.valid - ALONE if foldable else 0
         for headers in state.inboxes.values():
             for header in headers:
@@ -107,17 +126,51 @@ class SegmentReplica:
             if answer is None:
                 still.append(question)
             else:
-                out.append(AnswerGate(question.ticket, answer))
+                out.append(AnswerGate(question.ticket, answer, self._release(answer)))
         self.waiting = still
         return out
 
-    def commit(self, through: int) -> list[DropInbox]:
-        """Micro-batches up to ``through`` are in the checkpoint: their input is not needed here any more."""
+    def _release(self, number: int) -> Cut:
+        """The cut of a micro-batch for Spark to note, where its number alone does not tell it."""
+        if number > self.committed and number not in self.released:
+            cut = self.cuts.cut(number)
+            assert cut is not None, f"{self.replica}: micro-batch {number} is released without a cut"
+            self.released[number] = cut
+        return {} if self.plain else self.reaches(number)
+
+    @property
+    def plain(self) -> bool:
+        """Whether unit b of every input is what micro-batch b takes: all of them are numbered by pulses."""
+        return not self.led and all(not feed.led for feed in self.feeds.values())
+
+    def reaches(self, number: int) -> Cut:
+        """How far inputs are taken by a micro-batch that is committed or released."""
+        if number in self.released:
+            return self.released[number]
+        return {stream: Reach.of(inbox, inbox.consumed) for stream, inbox in self.inboxes.items()}
+
+    def completed(self, cut: Cut, number: int) -> int:
+        """The pulse that the output of a micro-batch completes: what is complete on all inputs."""
+        return min((reach.pulse for reach in cut.values()), default=number) if self.led else number
+
+    def commit(self, through: int, noted: Cut | None = None) -> list[DropInbox]:
+        """Micro-batches up to ``through`` are in the checkpoint: their input is not needed here any more.
+
+        One that was planned before this process started is known by the cut that Spark has ``noted`` alone.
+        """
         if through <= self.committed:
             return []
+        cut = self.released.get(through) or noted
+        require(bool(cut) or self.plain, f"{self.replica}: nobody knows the cut of micro-batch {through}")
         self.committed = through
-        dropped = [(stream, inbox.consume(through)) for stream, inbox in self.inboxes.items()]
-        return [DropInbox(self.replica, stream, tuple(numbers)) for stream, numbers in dropped if numbers]
+        self.released = {number: later for number, later in self.released.items() if number > through}
+        out: list[DropInbox] = []
+        for stream, inbox in self.inboxes.items():
+            numbers = inbox.consume(cut[stream].unit if cut else through)
+            if numbers:
+                out.append(DropInbox(self.replica, stream, tuple(numbers)))
+        self.cuts.forget(through)
+        return out
 
     def alone(self, number: int) -> bool:
         """Whether a micro-batch that has just been produced was made of one unit of each input."""
@@ -125,7 +178,7 @@ class SegmentReplica:
 
     def starving(self) -> list[StreamId]:
         """Streams that the next micro-batch lacks a unit of."""
-        return [stream for stream, inbox in self.inboxes.items() if inbox.available <= self.committed]
+        return self.cuts.lacking(self.committed + 1)
 
     def query_failed(self, now_ms: float) -> bool:
         """The query ended by itself: True if it is to be started again, at ``restart_ms``."""
@@ -142,6 +195,7 @@ class SegmentReplica:
         """The query that asked has ended: its questions must not be taken for part of its successor's rounds."""
         out = [AnswerGate(question.ticket, question.start) for question in self.waiting]
         self.waiting = []
+        self.released = {}
         self.gate = Gate(self.cuts)
         return out
 
@@ -156,16 +210,28 @@ class SegmentReplica:
         times += [turn for feed in self.feeds.values() if (turn := feed.next_turn_ms()) is not None]
         return [*times, *([] if self.restart_ms is None else [self.restart_ms])]
 
-    def cut_header(self, number: int) -> UnitHeader | None:
-        """A header of the cut's input units: the pulse and cut time that its output carries on."""
-        found = [inbox.headers[number] for inbox in self.inboxes.values() if number in inbox.headers]
-        return max(found, key=lambda header: header.cut_ms, default=None)
+    def cut_header(self, number: int, noted: Cut | None = None) -> UnitHeader | None:
+        """The newest header of the cut's input units, with the pulse that its output completes and whether it is the
+        last: what that carries on."""
+        cut = noted or self.released.get(number) or self.cuts.cut(number)
+        if cut is None or number <= self.committed:
+            return None
+        units = [(self.inboxes[stream], reach.unit) for stream, reach in cut.items()]
+        found = [inbox.headers[unit] for inbox, unit in units if unit in inbox.headers]
+        stream, latest = max(cut.items(), key=lambda item: item[1].cut_ms)
+        # A unit that completes several pulses leaves nothing for the later ones.
+        nothing = UnitHeader(stream, number, number, latest.cut_ms, Digest(0, 0))
+        newest = max(found, key=lambda header: header.cut_ms, default=nothing)
+        ends = all(reach.final for reach in cut.values())
+        return replace(newest, pulse=self.completed(cut, number), final=ends)
 
     def check(self) -> None:
         self.gate.check()
         for inbox in self.inboxes.values():
             inbox.check()
-            require(inbox.consumed == self.committed, f"{self.replica}: inbox and checkpoint disagree")
+            require(
+                not self.plain or inbox.consumed == self.committed, f"{self.replica}: inbox and checkpoint disagree"
+            )
         for feed in self.feeds.values():
             feed.check()
         newest = max(self.produced + 1, self.cuts.joined)

@@ -21,6 +21,9 @@ class ProtocolSettings:
     in_flight_slack: int = 0
     hedge_ms: float = 100
     client_retain: int = 2_000
+    order_settle_ms: float = 5.0
+    order_lost_ms: float = 50.0
+    order_silent_ms: float = 1_000.0
     grace_ms: float = 200
     single_delivery: bool = False
     patience_ms: float = 2_000

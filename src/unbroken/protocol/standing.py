@@ -57,8 +57,9 @@ class Standing:
         out: list[Instruction] = []
         for to in sorted(nodes):
             for stream in replica.inputs:
-                if replica.committed and to in node.subscriptions.producers(stream):
-                    out.append(Send(to, Ack(stream, str(replica.replica), replica.committed)))
+                taken = replica.inboxes[stream].consumed
+                if taken and to in node.subscriptions.producers(stream):
+                    out.append(Send(to, Ack(stream, str(replica.replica), taken)))
             out += node.upstream.repeat(replica.replica, to)
             out.append(Send(to, Progress(replica.replica, node.progress.get(replica.replica, 0))))
         return out
@@ -70,7 +71,7 @@ class Standing:
             return []
         replica.acknowledged = replica.committed
         return [
-            Send(to, Ack(stream, str(replica.replica), replica.committed))
+            Send(to, Ack(stream, str(replica.replica), replica.inboxes[stream].consumed))
             for stream in replica.inputs
             for to in sorted(node.subscriptions.producers(stream))
         ]
@@ -79,11 +80,13 @@ class Standing:
 
     def progress(self, replica: SegmentReplica) -> list[Instruction]:
         """Tell the ingress how far a replica is; one whose sink does not take its units is not far."""
-        node, pulse = self.node, replica.produced
+        node, pulse = self.node, replica.pulse
         backlog = TURN_BACKLOG if node.topology.at_most_once else SINK_BACKLOG
         for stream in node.topology.outputs(replica.replica.shard):
-            if stream in node.sinks.deliveries:
-                pulse = min(pulse, node.sinks.deliveries[stream].delivered + backlog)
+            delivery, box = node.sinks.deliveries.get(stream), node.outboxes.boxes.get(stream)
+            waits = None if delivery is None or box is None else box.headers.get(delivery.delivered + backlog)
+            if waits is not None:
+                pulse = min(pulse, waits.pulse)
         if pulse <= node.progress.get(replica.replica, 0):
             return []
         node.progress[replica.replica] = pulse

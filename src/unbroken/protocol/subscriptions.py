@@ -32,7 +32,7 @@ class Subscriptions:
     def feeds(self, replica: ReplicaId) -> dict[StreamId, Feed]:
         tuned = self.node.settings
         return {
-            stream: Feed(tuned.single_delivery, tuned.patience_ms)
+            stream: Feed(tuned.single_delivery, tuned.patience_ms, stream.producer.part in self.node.topology.led)
             for stream in self.node.topology.inputs(replica.shard)
         }
 

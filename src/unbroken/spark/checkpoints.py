@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from unbroken.errors import UnbrokenError
 
@@ -64,20 +65,20 @@ def committed_batches(checkpoint: Path) -> int:
     return 0
 
 
-def cut_of(checkpoint: Path, batch: int) -> int:
-    """The cut that a micro-batch ends with, as it was planned; all sources of a query have the same."""
+def offset_at(checkpoint: Path, batch: int) -> dict[str, Any]:
+    """The offset that a micro-batch ends with, as it was planned; all sources of a query have the same."""
     lines = _lines(checkpoint / "offsets" / str(batch))
-    planned = [json.loads(line)["cut"] for line in lines[2:] if line != "-"]
+    planned: list[dict[str, Any]] = [json.loads(line) for line in lines[2:] if line != "-"]
     if not planned:
         raise UnbrokenError(f"{checkpoint}: micro-batch {batch} was never planned")
-    return int(planned[0])
+    return planned[0]
 
 
 def batches_through(checkpoint: Path, cut: int) -> int:
     """How many micro-batches of a checkpoint end with ``cut`` or before it."""
     planned = sorted(_entries(checkpoint / "offsets"), reverse=True)
     for number in planned:
-        if cut_of(checkpoint, number) <= cut:
+        if int(offset_at(checkpoint, number)["cut"]) <= cut:
             return number + 1
     if planned and planned[-1] > 0:
         raise UnbrokenError(f"{checkpoint}: what was planned up to cut {cut} is not kept any more; take a later one")

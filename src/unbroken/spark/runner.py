@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from unbroken.digest import HASH_COLUMN, digest_column, digest_of, float_columns
 from unbroken.flow import Segment
 from unbroken.program import Consumer
+from unbroken.protocol.cuts import Cut
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.units import UnitHeader
 from unbroken.sharding import spark_shard_column, split_by_column
 from unbroken.spark.analysis import input_schema
-from unbroken.spark.checkpoints import cut_of, watermark_before
+from unbroken.spark.checkpoints import offset_at, watermark_before
+from unbroken.spark.offsets import cut_from
 from unbroken.spark.types import arrow_schema
 from unbroken.transport.store import UnitStore, encode_unit
 
@@ -66,7 +68,7 @@ class Surroundings:
     token: str
     checkpoint: Callable[[ReplicaId], Path]
     base: Callable[[ReplicaId], int]
-    cut_info: Callable[[ReplicaId, int], CutInfo]
+    cut_info: Callable[[ReplicaId, int, Cut], CutInfo]
     produced: Callable[[ReplicaId, int, tuple[UnitHeader, ...], float], None]
     consumers: Callable[[str], tuple[Consumer, ...]]
 
@@ -134,8 +136,9 @@ class QueryRunner:
         ).load()
 
     def _micro_batch(self, frame: DataFrame, batch: int) -> None:
-        number = cut_of(self.checkpoint, batch)
-        info = self._around.cut_info(self.replica, number)
+        offset = offset_at(self.checkpoint, batch)
+        number = int(offset["cut"])
+        info = self._around.cut_info(self.replica, number, cut_from(offset))
         self._look_for_consumers()
         # One select and one action: Spark analyses every further step, and runs the micro-batch again for every
         # further action.

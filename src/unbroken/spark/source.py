@@ -19,6 +19,7 @@ import pyarrow.flight as flight
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from unbroken.spark.offsets import units_between
 from unbroken.spark.types import arrow_schema
 from unbroken.transport.auth import call_options
 from unbroken.transport.store import read_header, unit_name
@@ -32,8 +33,7 @@ stuck or gone reaches this, and then the query has to fail."""
 class UnitPartition(InputPartition):
     """Units read by one task, by stream and number; names, never rows."""
 
-    streams: tuple[str, ...]
-    number: int
+    units: tuple[tuple[str, int], ...]
 
 
 class UnbrokenSource(DataSource):
@@ -51,7 +51,7 @@ class UnbrokenSource(DataSource):
 
 
 class UnbrokenReader(DataSourceStreamReader):
-    """One source instance of one replica's query. Offsets are cut numbers: ``{"cut": b}``."""
+    """One source instance of one replica's query; see ``offsets.py`` for its offsets."""
 
     def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
         self._schema = schema
@@ -70,33 +70,32 @@ class UnbrokenReader(DataSourceStreamReader):
         # Tasks get a copy of this object; a connection cannot travel.
         return {**self.__dict__, "_client": None}
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> dict[str, Any]:
         return {"cut": self._base}
 
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        answer = self._ask(start["cut"])
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        answer = self._ask(start)
         # Spark takes the very first offset it is told for data, even the initial one: no answer before there is any.
-        while answer == self._base:
-            answer = self._ask(self._base)
-        return {"cut": answer}
+        while answer["cut"] == self._base:
+            answer = self._ask(self.initialOffset())
+        return answer
 
-    def _ask(self, start: int) -> int:
+    def _ask(self, start: dict[str, Any]) -> dict[str, Any]:
         question = {"replica": self._replica, "instance": self._instance, "start": start}
         action = flight.Action("gate", json.dumps(question).encode())
         results = list(self._connection().do_action(action, call_options(self._token, GATE_TIMEOUT_S)))
-        return int(json.loads(results[0].body.to_pybytes()))
+        answer: dict[str, Any] = json.loads(results[0].body.to_pybytes())
+        return answer
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        out = []
-        for number in range(start["cut"] + 1, end["cut"] + 1):
-            groups = min(self._groups, len(self._streams))
-            out += [UnitPartition(self._streams[i::groups], number) for i in range(groups)]
-        return out
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        units = units_between(start, end, self._streams)
+        groups = min(self._groups, len(units))
+        return [UnitPartition(tuple(units[i::groups])) for i in range(groups)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, UnitPartition)
-        for stream in partition.streams:
-            table = self._with_cut_time(self._unit(stream, partition.number))
+        for stream, number in partition.units:
+            table = self._with_cut_time(self._unit(stream, number))
             # Spark compares more than names and types (nullability, metadata): give it its own schema back.
             yield from table.cast(self._schema).to_batches()
 

@@ -51,13 +51,13 @@ class NodeService(Protocol):
 
     def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer: ...
 
-    def pin(self, shard: str, newcomer: str, least: int) -> dict[str, Any]: ...
+    def pin(self, shard: str, newcomer: str, least: int, needs: dict[str, int]) -> dict[str, Any]: ...
 
     def read_pin(self, question: dict[str, Any]) -> Any: ...
 
     def release_pin(self, pin: str) -> bool: ...
 
-    def ask_gate(self, replica: str, instance: str, start: int) -> int: ...
+    def ask_gate(self, replica: str, instance: str, start: dict[str, Any]) -> dict[str, Any]: ...
 
     def read_inbox(self, replica: str, stream: str, number: int) -> pa.Table: ...
 
@@ -79,9 +79,9 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         # Reentrant: what a message leads to may be sent at once, over the same server.
         self._lock = threading.RLock()
         self._actions: dict[str, Callable[[dict[str, Any]], Any]] = {
-            "gate": lambda q: service.ask_gate(q["replica"], q["instance"], int(q["start"])),
+            "gate": lambda q: service.ask_gate(q["replica"], q["instance"], q["start"]),
             "status": lambda q: service.status(),
-            "pin": lambda q: service.pin(q["shard"], q["node"], int(q.get("least", 0))),
+            "pin": lambda q: service.pin(q["shard"], q["node"], int(q.get("least", 0)), q.get("needs", {})),
             "release": lambda q: service.release_pin(q["pin"]),
             "stop": lambda q: service.request_stop(),
         }

@@ -1,0 +1,437 @@
+"""The order log in Kafka.
+
+Each shard has a topic of its own with one partition: ``<topic>.<part>.<index>``. Shards then neither wait for each
+other nor read each other's records, and the records that a busy shard writes never make the brokers delete those of an
+idle one. Kafka takes every record, so what counts is decided by the readers, see `unbroken.cluster.order_records`.
+
+A topic keeps at least its last `KEEP_BYTES`, for ever: by age, a shard that was idle for long would lose its standing.
+Brokers must not elect a leader that lacks acknowledged records (``unclean.leader.election.enable=false``, the default),
+or they take back what was read.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from unbroken.cluster.order_log import (
+    DEADLINE_S,
+    NOT_FOLLOWED,
+    WAITING_LIMIT,
+    Delivery,
+    LogEvent,
+    OrderLog,
+    check_orders,
+)
+from unbroken.cluster.order_records import Mark, Record, Tail
+from unbroken.connectors.kafka_calls import Deadline, Place
+from unbroken.connectors.kafka_client import KafkaError, Options, admin_client, client, is_topic, reason, server_list
+from unbroken.protocol.ids import NodeId, ShardId
+from unbroken.protocol.orders import Order, OrderRefused
+
+log = logging.getLogger(__name__)
+
+KEEP_BYTES = 16 * 1024 * 1024
+"""What the topic of a shard keeps at least: about 50,000 orders of a shard with a few inputs."""
+
+TOPIC_SETTINGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": str(KEEP_BYTES),
+    "segment.bytes": str(KEEP_BYTES // 4),
+}
+
+UNSENT_LIMIT = 10_000
+"""Records of all shards on their way to the brokers."""
+
+WAIT_S = 0.05
+"""How long one look at the client's queue takes at most; how soon a shard is read after it was asked for."""
+
+BATCH = 1_000
+"""Records taken from the client at a time."""
+
+RETRY_S = 0.5
+"""Pause before a topic is looked for again."""
+
+LOOK_S = 0.05
+"""Pause before a topic that was just made is looked for again."""
+
+OPEN_S = 5.0
+"""How long one attempt to find a topic may take."""
+
+CLOSE_S = 5.0
+AWAY = "Kafka does not answer"
+
+GONE = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
+"""Errors of a reader that do not pass: its position, or the whole topic, is not there."""
+
+READER: dict[str, Any] = {
+    # Asked for by the library; nothing is committed and no member ever joins.
+    "group.id": "unbroken-orders",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    # A read must never go on somewhere else than asked.
+    "auto.offset.reset": "error",
+    "allow.auto.create.topics": False,
+    # A shard that is asked for waits this long for the fetch that is under way. Records come at once.
+    "fetch.wait.max.ms": 50,
+    "fetch.error.backoff.ms": 100,
+    # How long a topic may seem to be missing before that is told; it is looked for again then.
+    "topic.metadata.propagation.max.ms": 2000,
+    "queued.max.messages.kbytes": 4096,
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to be written by a time: orders, or without them the beginning of a term."""
+
+    term: int
+    until: float
+    orders: tuple[Order, ...] | None = None
+
+
+class _Followed:
+    """A shard that is followed. Its tail belongs to the reading thread; the rest is used under the lock."""
+
+    def __init__(self, delivery: Delivery, topic: str) -> None:
+        self.delivery = delivery
+        self.topic = topic
+        self.tail: Tail | None = None
+        self.trouble = AWAY
+        self.lock = threading.Lock()
+        self.waiting: deque[Job] = deque()
+
+    @property
+    def mark(self) -> Mark | None:
+        """How things stand at the place that was read up to; None until the topic is read."""
+        tail = self.tail
+        return None if tail is None else tail.mark
+
+
+class KafkaOrderLog(OrderLog):
+    """The order logs of a flow's shards in Kafka.
+
+    Parameters
+    ----------
+    topic
+        Begin of the topics' names; no two runs of a flow may use the same. Topics that are missing are made.
+    replication
+        Copies that the brokers keep of a topic that is made; -1 leaves it to them.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        topic: str,
+        node: NodeId,
+        post: Callable[[LogEvent], None],
+        *,
+        options: Options | None = None,
+        replication: int = -1,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        if not is_topic(topic):
+            raise KafkaError(f"{topic!r} cannot be the name of a topic; use letters, digits and . _ -")
+        self._place = Place(server_list(servers), dict(options or {}))
+        self._topic = topic
+        self._node = node
+        self._post = post
+        self._replication = replication
+        self._deadline_s = deadline_s
+        self._writer = uuid.uuid4().hex[:12]
+        self._followed: dict[ShardId, _Followed] = {}
+        self._opened: queue.SimpleQueue[tuple[_Followed, int, int]] = queue.SimpleQueue()
+        self._failed: dict[tuple[ShardId, int], str] = {}
+        self._closed = threading.Event()
+        self._admin = self._place.admin()
+        self._producer = self._new_producer()
+        self._thread = threading.Thread(target=self._read, name="orders", daemon=True)
+        self._thread.start()
+
+    def follow(self, shard: ShardId, after: int) -> None:
+        self.forget(shard)
+        followed = _Followed(Delivery(shard, after, self._post), topic_of(self._topic, shard))
+        self._followed[shard] = followed
+        self._open(followed)
+
+    def forget(self, shard: ShardId) -> None:
+        followed = self._followed.pop(shard, None)
+        if followed is not None:
+            followed.delivery.end()
+
+    def lead(self, shard: ShardId, term: int) -> None:
+        self._submit(shard, Job(term, time.monotonic() + self._deadline_s))
+
+    def publish(self, shard: ShardId, term: int, orders: Sequence[Order]) -> None:
+        check_orders(term, orders)
+        if orders:
+            self._submit(shard, Job(term, time.monotonic() + self._deadline_s, tuple(orders)))
+
+    def close(self) -> None:
+        self._closed.set()
+        for shard in list(self._followed):
+            self.forget(shard)
+        self._thread.join(CLOSE_S)
+        self._producer.purge()
+        self._producer.poll(0)
+
+    # --- writing --------------------------------------------------------------------------------------
+
+    def _submit(self, shard: ShardId, job: Job) -> None:
+        followed = self._followed.get(shard)
+        if followed is None or followed.delivery.ended:
+            self._post(OrderRefused(shard, job.term, NOT_FOLLOWED))
+            return
+        with followed.lock:
+            if followed.mark is not None and not followed.waiting:
+                refusal = self._send(followed, followed.mark, job)
+            elif len(followed.waiting) >= WAITING_LIMIT:
+                refusal = f"{WAITING_LIMIT} requests wait to be written already"
+            else:
+                followed.waiting.append(job)
+                return
+        if refusal is not None:
+            followed.delivery.refused(job.term, refusal)
+
+    def _send(self, followed: _Followed, mark: Mark, job: Job) -> str | None:
+        """Hand records to the client, which sends them in this order; returns why not."""
+        standing = mark.standing
+        if job.orders is None:
+            if job.term > standing.term:
+                return self._produce(followed, Record(self._node, self._writer, mark, job.term))
+            refusal = standing.refusal(self._node, job.term)
+            if refusal is None:
+                followed.delivery.repeat_leader(standing)
+            return refusal
+        if refusal := standing.refusal(self._node, job.term):
+            return refusal
+        if job.orders[0].number <= standing.before:
+            return f"order {job.orders[0].number} was given before term {job.term}"
+        for order in job.orders:
+            if order.number > standing.last:
+                refusal = self._produce(followed, Record(self._node, self._writer, mark, job.term, order))
+                if refusal is not None:
+                    return refusal
+        return None
+
+    def _produce(self, followed: _Followed, record: Record) -> str | None:
+        told = partial(self._delivered, followed.delivery.shard, record.term)
+        try:
+            self._producer.produce(followed.topic, record.to_bytes(), partition=0, on_delivery=told)
+        except BufferError:
+            return f"{UNSENT_LIMIT} records wait to be sent already"
+        except client().KafkaException as error:
+            if error.args[0].code() == client().KafkaError._FATAL:
+                # Such a client stays useless. What it had under way is in the log or not, which the readers find out.
+                self._producer = self._new_producer()
+            return reason(error)
+        return None
+
+    def _delivered(self, shard: ShardId, term: int, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failed[shard, term] = reason(error)
+
+    def _new_producer(self) -> Any:
+        return self._place.producer(
+            {
+                "acks": "all",
+                "enable.idempotence": True,
+                # Orders are few and awaited. Those that are published together are sent together all the same.
+                "linger.ms": 0,
+                "message.timeout.ms": int(self._deadline_s * 1000),
+                "queue.buffering.max.messages": UNSENT_LIMIT,
+                "allow.auto.create.topics": False,
+            }
+        )
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """The reading thread: gives each tail its records, and tells of what could not be written."""
+        consumer = self._place.consumer(READER)
+        reading: dict[str, _Followed] = {}
+        try:
+            while not self._closed.is_set():
+                try:
+                    self._assign(consumer, reading)
+                    self._take(consumer, reading)
+                    self._look_after_jobs(list(reading.values()))
+                except Exception:
+                    log.exception("reading the order logs at %s failed; trying again", self._place.servers)
+                    self._closed.wait(RETRY_S)
+        finally:
+            consumer.close()
+
+    def _assign(self, consumer: Any, reading: dict[str, _Followed]) -> None:
+        """Begin to read topics that were found, and leave those that are not followed any more."""
+        for topic in [topic for topic, followed in reading.items() if followed.delivery.ended]:
+            del reading[topic]
+            consumer.incremental_unassign([client().TopicPartition(topic, 0)])
+        while not self._opened.empty():
+            followed, low, high = self._opened.get()
+            if not followed.delivery.ended:
+                followed.tail = Tail(followed.delivery, self._writer, low, high)
+                self._seek(consumer, reading, followed)
+
+    def _seek(self, consumer: Any, reading: dict[str, _Followed], followed: _Followed) -> None:
+        partition = client().TopicPartition
+        if reading.pop(followed.topic, None) is not None:
+            consumer.incremental_unassign([partition(followed.topic, 0)])
+        if followed.tail is not None and not followed.delivery.ended:
+            consumer.incremental_assign([partition(followed.topic, 0, followed.tail.position)])
+            reading[followed.topic] = followed
+
+    def _take(self, consumer: Any, reading: dict[str, _Followed]) -> None:
+        # Waits for one and takes what else is there: asked for many at once, it would wait until it has as many.
+        messages = consumer.consume(1, WAIT_S)
+        if messages:
+            messages += consumer.consume(BATCH, 0)
+        moved: set[str] = set()
+        for message in messages:
+            topic, error = message.topic(), message.error()
+            followed = reading.get(topic)
+            if followed is None or followed.tail is None or followed.delivery.ended or topic in moved:
+                continue
+            if error is not None:
+                self._look_into(error, consumer, reading, followed)
+            elif message.offset() >= followed.tail.position:
+                followed.tail.take(message.offset(), message.value())
+                if followed.tail.position != message.offset() + 1:
+                    moved.add(topic)
+                    self._seek(consumer, reading, followed)
+        for followed in reading.values():
+            if followed.tail is not None:
+                followed.tail.flush()
+
+    def _look_into(self, error: Any, consumer: Any, reading: dict[str, _Followed], followed: _Followed) -> None:
+        """Open a topic again whose records are gone; everything else passes, and the client goes on by itself."""
+        if error.name() in GONE:
+            log.warning("%s cannot be read on (%s); looking for its orders again", followed.topic, reason(error))
+            if followed.tail is not None:
+                followed.tail.flush()
+            followed.tail = None
+            self._seek(consumer, reading, followed)
+            self._open(followed)
+        else:
+            log.debug("%s: %s", followed.topic, reason(error))
+
+    def _look_after_jobs(self, reading: Sequence[_Followed]) -> None:
+        self._producer.poll(0)
+        failed, self._failed = self._failed, {}
+        for (shard, term), why in failed.items():
+            known = self._followed.get(shard)
+            if known is not None:
+                known.delivery.refused(term, why)
+        for followed in list(self._followed.values()):
+            with followed.lock:
+                refused = self._due(followed)
+            for term, why in refused.items():
+                followed.delivery.refused(term, why)
+
+    def _due(self, followed: _Followed) -> dict[int, str]:
+        """Send what waited for the topic to be read; returns the terms of what cannot be sent any more, and why."""
+        refused: dict[int, str] = {}
+        while followed.waiting:
+            job, mark = followed.waiting[0], followed.mark
+            why = followed.trouble if job.until <= time.monotonic() else None
+            if why is None and mark is None:
+                break
+            followed.waiting.popleft()
+            if why is None and mark is not None:
+                why = self._send(followed, mark, job)
+            if why is not None:
+                refused[job.term] = why
+        return refused
+
+    # --- finding the topic ----------------------------------------------------------------------------
+
+    def _open(self, followed: _Followed) -> None:
+        name = f"orders-{followed.delivery.shard}"
+        threading.Thread(target=self._find, args=(followed,), name=name, daemon=True).start()
+
+    def _find(self, followed: _Followed) -> None:
+        """Make sure that the topic is there, and have it read; tried until that is so."""
+        told = ""
+        while not self._closed.is_set() and not followed.delivery.ended:
+            try:
+                deadline = Deadline(OPEN_S)
+                self._prepare(followed.topic, deadline)
+                self._opened.put((followed, *self._ends(followed.topic, deadline)))
+                return
+            except KafkaError as error:
+                followed.trouble = str(error)
+            except Exception as error:
+                followed.trouble = f"{followed.topic} cannot be opened: {error!r}"
+            if followed.trouble != told:
+                log.warning("%s; trying again", followed.trouble)
+            told = followed.trouble
+            self._closed.wait(RETRY_S)
+
+    def _prepare(self, topic: str, deadline: Deadline) -> None:
+        with self._place.explained(f"The topic {topic} cannot be looked up"):
+            found = self._admin.list_topics(topic, timeout=deadline.remaining()).topics[topic]
+            if found.error is None:
+                self._check(topic, deadline)
+                return
+            if found.error.name() != "UNKNOWN_TOPIC_OR_PART":
+                raise client().KafkaException(found.error)
+        with self._place.explained(f"The topic {topic} cannot be made"):
+            new = admin_client().NewTopic(topic, 1, self._replication, config=TOPIC_SETTINGS)
+            try:
+                self._admin.create_topics([new], request_timeout=deadline.remaining())[topic].result(OPEN_S)
+            except client().KafkaException as error:
+                if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                    raise
+
+    def _check(self, topic: str, deadline: Deadline) -> None:
+        """Refuse a topic whose records would be deleted by their age, or replaced."""
+        kinds = admin_client()
+        resource = kinds.ConfigResource(kinds.ConfigResource.Type.TOPIC, topic)
+        try:
+            asked = self._admin.describe_configs([resource], request_timeout=deadline.remaining(least=0.1))
+            found = asked[resource].result(deadline.remaining(least=1.0))
+        except client().KafkaException as error:
+            if "AUTHORIZATION" not in error.args[0].name():
+                raise
+            log.info("the settings of %s cannot be read, so they are not checked: %s", topic, reason(error))
+            return
+        wrong = {name: str(found[name].value) for name in ("cleanup.policy", "retention.ms")}
+        wrong = {name: value for name, value in wrong.items() if value != TOPIC_SETTINGS[name]}
+        for name, value in wrong.items():
+            raise KafkaError(
+                f"The topic {topic} (Kafka at {self._place.servers}) has {name}={value}, so the brokers would forget "
+                f"who leads; set it to {TOPIC_SETTINGS[name]}, or name another topic."
+            )
+
+    def _ends(self, topic: str, deadline: Deadline) -> tuple[int, int]:
+        """Where the records of a topic begin and end; waits for a topic that was just made to have a leader."""
+        spec, partition = admin_client().OffsetSpec, client().TopicPartition(topic, 0)
+        while True:
+            try:
+                with self._place.explained(f"The ends of {topic} cannot be found"):
+                    low, high = (
+                        self._admin.list_offsets({partition: each}, request_timeout=deadline.remaining(least=0.1))
+                        for each in (spec.earliest(), spec.latest())
+                    )
+                    return (
+                        int(low[partition].result(deadline.remaining(least=1.0)).offset),
+                        int(high[partition].result(deadline.remaining(least=1.0)).offset),
+                    )
+            except KafkaError:
+                if deadline.over:
+                    raise
+            self._closed.wait(LOOK_S)
+
+
+def topic_of(topic: str, shard: ShardId) -> str:
+    """The topic of a shard. The mark of a generation is not allowed in the name of a topic."""
+    return f"{topic}.{shard}".replace("@", "..")

@@ -1,0 +1,75 @@
+"""Orders: the cuts of a leader-ordered shard, as they are agreed through its order log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unbroken.protocol.ids import NodeId, ShardId, StreamId
+
+
+@dataclass(frozen=True)
+class Order:
+    """Micro-batch ``number`` of a shard takes its input up to these units, by stream.
+
+    Orders of a shard are numbered from 1 without a gap, and what is ordered once never changes: whoever reads an order
+    again reads the same. ``term`` is that of the leader who gave it.
+    """
+
+    number: int
+    cut: Mapping[StreamId, int]
+    term: int
+
+    def to_bytes(self) -> bytes:
+        cut = {str(stream): last for stream, last in self.cut.items()}
+        return json.dumps({"number": self.number, "term": self.term, "cut": cut}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Order:
+        """Raises ValueError, KeyError or TypeError if ``data`` is no order."""
+        value = json.loads(data)
+        cut = {StreamId.parse(stream): int(last) for stream, last in value["cut"].items()}
+        return cls(int(value["number"]), cut, int(value["term"]))
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """Orders were read from the log of a shard, in their order; every replica of the shard gets to read all of them."""
+
+    shard: ShardId
+    orders: tuple[Order, ...]
+
+
+@dataclass(frozen=True)
+class LeaderKnown:
+    """The log of a shard says who leads it in which term; ``last`` is the newest order before that term began.
+
+    A leader learns from this that it may go on from ``last``: no order of an earlier term can follow. ``claim`` is the
+    number by which this very process has asked for that term, 0 if another one has: a process that was started again
+    does not know what the one before it has under way.
+    """
+
+    shard: ShardId
+    term: int
+    leader: NodeId
+    last: int
+    claim: int = 0
+
+
+@dataclass(frozen=True)
+class OrderRefused:
+    """The log did not take what this node wanted to write in ``term``: somebody else leads by now, or it is away."""
+
+    shard: ShardId
+    term: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class OrdersLost:
+    """The log does not keep the order after ``after`` any more; the oldest one it has is ``first``."""
+
+    shard: ShardId
+    after: int
+    first: int
