@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 PYTHONS := python3.13 python3.12 python3.11 python3
 
-.PHONY: help venv demo test lint types bench chaos survival clean
+.PHONY: help venv demo test lint types bench chaos survival kafka clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make bench   run the core benchmark"
 	@echo "make chaos   run 30 seeded schedules of real faults and check every result (build/chaos)"
 	@echo "make survival  all tests on running flows, also those that make test leaves out"
+	@echo "make kafka   fetch the Kafka server of the tests with Maven, into a cache outside the tree"
 	@echo "make clean   remove $(VENV), build/ and caches"
 
 venv: $(STAMP)
@@ -68,6 +69,9 @@ chaos: venv
 
 survival: venv
 	$(BIN)/python -m pytest -q -m "slow or cluster" tests/recovery tests/cluster tests/strategies tests/bench
+
+kafka: venv
+	$(BIN)/python tests/kafka/broker.py fetch
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

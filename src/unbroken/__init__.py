@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unbroken.connectors.call import Call, Unit
+    from unbroken.connectors.delta import Delta
     from unbroken.connectors.files import Files
     from unbroken.connectors.generator import Generator
+    from unbroken.connectors.kafka_source import Kafka
+    from unbroken.connectors.postgres import PostgreSQL
     from unbroken.connectors.push import Push
     from unbroken.connectors.sinks import Client, Console, JsonLines, Parquet
+    from unbroken.connectors.spark_checkpoint import SparkCheckpoint
     from unbroken.flow import Dataflow
 
 __version__ = "0.1.0"
@@ -20,11 +24,15 @@ __all__ = [
     "Client",
     "Console",
     "Dataflow",
+    "Delta",
     "Files",
     "Generator",
     "JsonLines",
+    "Kafka",
     "Parquet",
+    "PostgreSQL",
     "Push",
+    "SparkCheckpoint",
     "Unit",
     "__version__",
 ]
@@ -34,11 +42,15 @@ _HOMES = {
     "Client": "unbroken.connectors.sinks",
     "Console": "unbroken.connectors.sinks",
     "Dataflow": "unbroken.flow",
+    "Delta": "unbroken.connectors.delta",
     "Files": "unbroken.connectors.files",
     "Generator": "unbroken.connectors.generator",
     "JsonLines": "unbroken.connectors.sinks",
+    "Kafka": "unbroken.connectors.kafka_source",
     "Parquet": "unbroken.connectors.sinks",
+    "PostgreSQL": "unbroken.connectors.postgres",
     "Push": "unbroken.connectors.push",
+    "SparkCheckpoint": "unbroken.connectors.spark_checkpoint",
     "Unit": "unbroken.connectors.call",
 }
 

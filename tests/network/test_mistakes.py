@@ -149,7 +149,7 @@ def test_one_mistake(operator: str, what: str, remedy: str) -> None:
     [
         ("{generator: {rate: 5}}", "cannot have a generator", "in Python"),
         ("{file: {path: in/}}", "the key 'file' is not known", "did you mean 'files'?"),
-        ("{}", "nothing says what this source is", "files, push"),
+        ("{}", "nothing says what this source is", "files, kafka, push"),
         ("{files: {path: in/, format: json, schema: a int}, push: {schema: a int}}", "in one entry", "name of its own"),
         ("{push: {schema: a foo}}", "a type that is not known", "use one of byte"),
         ("{push: {schema: 5}}", "schema must be text, got 5", "text"),

@@ -87,23 +87,37 @@ class LineFormat(ABC):
 
 def scan(lines: Lines, form: LineFormat, origin: str, max_line_bytes: int) -> Rows:
     """All rows of ``lines`` in their order, and the bad ones with ``origin`` and line number."""
-    return _Scan(lines, form, origin, max_line_bytes).run()
+    table, reasons = scan_indexed(lines, form, max_line_bytes)
+    # Cut before copying: a line may be as large as the whole text.
+    ends = np.minimum(lines.ends, lines.starts + 4 * RAW_CHARS)
+    bad = (
+        bad_row(lines.data[lines.starts[i] : ends[i]], reason, f"{origin}:{lines.first_number + i}")
+        for i, reason in reasons.items()
+    )
+    return Rows(table, tuple(bad))
+
+
+def scan_indexed(lines: Lines, form: LineFormat, max_line_bytes: int) -> tuple[pa.Table, dict[int, str]]:
+    """All rows of ``lines`` in their order, and why the other lines are bad, by their index, in order.
+
+    Blank lines are in neither.
+    """
+    return _Scan(lines, form, max_line_bytes).run()
 
 
 class _Scan:
-    def __init__(self, lines: Lines, form: LineFormat, origin: str, max_line_bytes: int) -> None:
+    def __init__(self, lines: Lines, form: LineFormat, max_line_bytes: int) -> None:
         self._lines = lines
         self._form = form
-        self._origin = origin
         self._max = max_line_bytes
         lengths = lines.ends - lines.starts
         self._blank = lengths == 0
         self._long = lengths > max_line_bytes
         self._filled = np.concatenate([np.zeros(1, np.int64), np.cumsum(~self._blank)])
         self._tables: list[pa.Table] = []
-        self._bad: list[BadRow] = []
+        self._bad: dict[int, str] = {}
 
-    def run(self) -> Rows:
+    def run(self) -> tuple[pa.Table, dict[int, str]]:
         fast = (self._form.tidy(self._lines) | self._blank) & ~self._long
         edges = np.flatnonzero(np.diff(fast)) + 1
         bounds = [0, *edges.tolist(), len(fast)] if len(fast) else []
@@ -114,7 +128,7 @@ class _Scan:
                 self._one_by_one(start, stop)
         empty = self._form.schema.empty_table()
         table = pa.concat_tables([empty, *self._tables]) if self._tables else empty
-        return Rows(table, tuple(self._bad))
+        return table, self._bad
 
     def _in_pieces(self, start: int, stop: int) -> None:
         while start < stop:
@@ -154,10 +168,4 @@ class _Scan:
             if table.num_rows:
                 self._tables.append(table)
             reasons.update({part[j]: reason for j, reason in wrong.items()})
-        for i in sorted(reasons):
-            self._refuse(i, reasons[i])
-
-    def _refuse(self, i: int, reason: str) -> None:
-        # Cut before copying: the line may be as large as the whole text.
-        raw = self._lines.data[self._lines.starts[i] : min(self._lines.ends[i], self._lines.starts[i] + 4 * RAW_CHARS)]
-        self._bad.append(bad_row(raw, reason, f"{self._origin}:{self._lines.first_number + i}"))
+        self._bad.update(sorted(reasons.items()))

@@ -14,7 +14,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, V
 
 from unbroken.config import Settings
 from unbroken.connectors.base import SinkConnector, SourceConnector
+from unbroken.connectors.delta import Delta
 from unbroken.connectors.files import Files
+from unbroken.connectors.kafka_source import Kafka
+from unbroken.connectors.postgres import PostgreSQL
 from unbroken.connectors.push import Push
 from unbroken.connectors.sinks import Client, Console, JsonLines, Parquet
 from unbroken.errors import UnbrokenError
@@ -28,12 +31,14 @@ from unbroken.network.signatures import given, model_of
 Model = TypeVar("Model", bound=BaseModel)
 Connector = TypeVar("Connector", SourceConnector, SinkConnector)
 
-SOURCES: dict[str, Callable[..., SourceConnector]] = {"files": Files, "push": Push}
+SOURCES: dict[str, Callable[..., SourceConnector]] = {"files": Files, "kafka": Kafka, "push": Push}
 SINKS: dict[str, Callable[..., SinkConnector]] = {
     "parquet": Parquet,
     "jsonlines": JsonLines,
     "console": Console,
     "client": Client,
+    "postgresql": PostgreSQL,
+    "delta": Delta,
 }
 
 
