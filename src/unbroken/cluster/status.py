@@ -6,6 +6,8 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from unbroken.protocol.cuts import Reach
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -46,7 +48,8 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
         return out
     if all(name in node.runners or replica.stopped for name, replica in protocol.replicas.items()):
         out["state"] = "running"
-    newest = max((inbox.available for r in protocol.replicas.values() for inbox in r.inboxes.values()), default=0)
+    inboxes = [inbox for replica in protocol.replicas.values() for inbox in replica.inboxes.values()]
+    newest = max((Reach.of(inbox, inbox.available).pulse for inbox in inboxes), default=0)
     out["layout_version"] = protocol.layout.version
     out["joining"] = {
         str(replica): {"phase": join.phase.value, **_copied(node, replica)}
@@ -62,7 +65,8 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
             "reason": replica.stopped,
             "committed": replica.committed,
             "produced": replica.produced,
-            "lag_units": newest - replica.produced,
+            "final": replica.final,
+            "lag_units": newest - replica.pulse,
             "feeds": {str(stream): sorted(feed.subscribed) for stream, feed in replica.feeds.items()},
             **progress.get(replica.replica, {}),
         }

@@ -170,23 +170,33 @@ def _line(time_ms: int, node: str, sentence: str) -> str:
 
 
 def has_ended(topology: Topology, states: list[dict[str, Any]]) -> bool:
-    """Whether some replica of every shard has produced the final pulse, and it is in every sink nodes write to."""
+    """Whether some replica of every shard has produced the final pulse, and it is in every sink nodes write to.
+
+    Where leaders order, units are not numbered by pulses, and a replica that has produced its final unit says so.
+    """
     ends = [s["ingress"]["pulse"] for s in states if s.get("ingress") and s["ingress"]["ended"]]
     if not ends:
         return False
     produced: dict[ShardId, int] = {}
     delivered: dict[StreamId, int] = {}
+    finals: dict[ShardId, int] = {}
     for state in states:
         for replica in state.get("replicas", []):
             shard = ReplicaId.parse(str(replica["replica"])).shard
             produced[shard] = max(produced.get(shard, 0), int(replica["produced"]))
+            if replica.get("final") is not None:
+                finals[shard] = int(replica["final"])
         for name, sink in state.get("sinks", {}).items():
             stream = StreamId.parse(name)
             delivered[stream] = max(delivered.get(stream, 0), int(sink["delivered"]))
     written = set(topology.sinks) - topology.client_sinks
-    last = max(ends)
-    return all(_come(produced, shard) >= last for part in topology.segments for shard in topology.shards(part)) and all(
-        min((n for s, n in delivered.items() if _same(s.producer, stream.producer)), default=0) >= last
+
+    def last(shard: ShardId) -> float:
+        return finals.get(shard, float("inf")) if topology.led else max(ends)
+
+    shards = [shard for part in topology.segments for shard in topology.shards(part)]
+    return all(_come(produced, shard) >= last(shard) for shard in shards) and all(
+        min((n for s, n in delivered.items() if _same(s.producer, stream.producer)), default=0) >= last(stream.producer)
         for stream in topology.streams
         if stream.consumer.part in written
     )

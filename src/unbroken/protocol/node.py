@@ -316,6 +316,8 @@ class NodeProtocol:
             self.upstream.produced(event.replica, event.number, time_ms)
             replica.produced = max(replica.produced, event.number)
             replica.pulse = max([replica.pulse, *(header.pulse for header in event.headers)])
+            if any(header.final for header in event.headers):
+                replica.final = event.number
         out: list[Instruction] = []
         for header in event.headers:
             added, steps = self.outboxes.produced(event.replica, header, self.layout)

@@ -44,7 +44,8 @@ class SegmentReplica:
     - What is part of the committed state, and nothing else, is consumed in the inboxes.
 
     ``released`` are the cuts that Spark was given and has not committed. ``pulse`` is the last one that is complete in
-    what was produced: the pulses that a flow has in flight are counted by it.
+    what was produced: the pulses that a flow has in flight are counted by it. ``final`` is the last unit that will ever
+    be produced, once it has been.
     """
 
     replica: ReplicaId
@@ -63,6 +64,7 @@ class SegmentReplica:
     waiting: list[GateAsked] = field(default_factory=list)
     released: dict[int, Cut] = field(default_factory=dict)
     pulse: int = 0
+    final: int | None = None
     cuts: PulseCuts | LeaderCuts = field(init=False)
     gate: Gate = field(init=False)
 
@@ -90,6 +92,7 @@ class SegmentReplica:
         }
         out = cls(replica, feeds, led, committed=state.committed, produced=state.committed, inboxes=inboxes)
         out.pulse = out.completed(reaches, state.committed)
+        out.final = state.committed if all(reach.final for reach in state.taken.values()) and state.taken else None
         out.cuts.joined = state.valid - ALONE if foldable else 0
         for headers in state.inboxes.values():
             for header in headers:

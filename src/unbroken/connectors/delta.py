@@ -1,0 +1,260 @@
+"""A Delta table as a sink: each unit is one commit, which says in the table's log which unit it was."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import pyarrow as pa
+
+from unbroken.connectors.base import SinkConnector, SinkWriter
+from unbroken.connectors.delta_disk import bring_to_disk, settled
+from unbroken.connectors.delta_schema import check_fit, check_partitions, delta_types, nullable
+from unbroken.connectors.sink_ledger import Mark, is_delivered, stream_name
+from unbroken.errors import UnbrokenError
+from unbroken.protocol.units import UnitHeader
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+ATTEMPTS = 10
+"""Commits that are tried before the caller is told. One fails only if another writer has committed something that
+matters meanwhile: the same unit, which ends the matter, or a change to the table."""
+
+REMOTE = {"connect_timeout": "5s", "timeout": "30s", "max_retries": "3", "retry_timeout": "60s"}
+"""How long an object store is waited for, unless the options say otherwise; the library's own bound is minutes."""
+
+UNSAFE = ("aws_s3_allow_unsafe_rename", "allow_unsafe_rename", "mount_allow_unsafe_rename")
+"""Options that let a commit replace another of the same version."""
+
+EXPIRY = "delta.setTransactionRetentionDuration"
+"""The property of a table that makes it forget which units it has."""
+
+LONGEST_REASON = 500
+"""Characters of a reason that are shown: the library quotes rows."""
+
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+_TRACE = re.compile(r"\s*\d+: ")
+_SECRET = ("secret", "key", "token", "password", "sas", "credential")
+
+
+class Delta(SinkConnector):
+    """Each unit with rows is appended to a Delta table as one commit, with an application transaction that names it.
+
+    Parameters
+    ----------
+    path
+        A directory that the nodes share, or a URL such as ``s3://bucket/table``.
+    storage_options
+        Options for an object store, as the package deltalake takes them. Credentials are better left to the
+        environment of the nodes.
+    partition_by
+        Columns by which the files are laid out, if the table is created here.
+    checkpoint_every
+        Commits between two checkpoints of the log, if the table is created here.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        partition_by: str | Sequence[str] = (),
+        checkpoint_every: int = 50,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.storage_options = dict(storage_options or {})
+        self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        self.checkpoint_every = checkpoint_every
+
+    def __repr__(self) -> str:
+        return f"Delta({self.path!r})"
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the table is, unless it is in an object store."""
+        if self.path.startswith("file://"):
+            return Path(url2pathname(urlsplit(self.path).path))
+        return None if "://" in self.path else Path(self.path)
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {**REMOTE, **self.storage_options} if self.directory is None else self.storage_options
+
+    @property
+    def app_id(self) -> str:
+        """Names this sink in the table's log; with a stream behind it, the stream."""
+        return f"unbroken/{self.identity}"
+
+    def problems(self) -> list[str]:
+        found = []
+        if find_spec("deltalake") is None:
+            found.append("Delta needs the package deltalake; install it with pip install 'unbroken[delta]'.")
+        if not self.path:
+            found.append("Delta has no path; name a directory that the nodes share, or a URL.")
+        elif self.directory is not None and self.directory.is_file():
+            found.append(f"{self.path} is not a directory; name a directory for the table.")
+        for name, value in (*self.storage_options.items(), *os.environ.items()):
+            if name.lower() in UNSAFE and value.lower() not in ("false", "0", "off", "no"):
+                found.append(f"{name}={value} lets one replica's commit replace another's; leave it out.")
+        if self.checkpoint_every < 1:
+            found.append(f"checkpoint_every is {self.checkpoint_every}; write at least 1.")
+        return found
+
+    def occupied(self) -> str | None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            table = DeltaTable(self.path, storage_options=self.options)
+        except TableNotFoundError:
+            return None
+        except Exception as error:
+            raise self.failure(error) from None
+        if table.transaction_version(self.app_id) is None:
+            return None
+        return f"the Delta table {self.path} holds results of an earlier run of {self.identity}"
+
+    def open(self, flow_dir: Path) -> DeltaWriter:
+        return DeltaWriter(self)
+
+    def failure(self, error: BaseException) -> UnbrokenError:
+        """What went wrong, in one sentence without secrets."""
+        # The library colours the chain of causes, and adds a trace of its own calls.
+        lines = [line for line in _COLOURS.sub("", str(error)).splitlines() if not _TRACE.match(line)]
+        reason = " ".join(" ".join(lines).replace("↳", "-").split())[:LONGEST_REASON] or type(error).__name__
+        for name, value in self.storage_options.items():
+            if value and any(word in name.lower() for word in _SECRET):
+                reason = reason.replace(value, "***")
+        return UnbrokenError(f"The Delta table {self.path}: {reason}")
+
+
+class DeltaWriter(SinkWriter):
+    """Appends units, each in four steps: look at the table as it is, ask its log for the unit, commit, bring to disk.
+
+    A commit appears whole or not at all, under the next free version; a writer that dies before leaves files that
+    nothing refers to. If two writers commit at the same time, one of them finds its version taken. It may take the next
+    one, unless something was committed since it looked that names the same application: then it fails, and looks again.
+    So of all who found that a unit was not there, one commits it, however long the others slept in between, and nobody
+    holds a lock.
+    """
+
+    def __init__(self, sink: Delta) -> None:
+        self._sink = sink
+        self._table: DeltaTable | None = None
+        self._opened = 0
+        self._checked: pa.Schema | None = None
+        self._synced: int | None = None
+
+    def deliver(self, header: UnitHeader, table: pa.Table) -> bool:
+        if table.num_rows == 0:
+            return True
+        lost: BaseException | None = None
+        try:
+            for _ in range(ATTEMPTS):
+                known = self._look(table.schema)
+                if self._is_delivered(known, header):
+                    self._sync(known)  # Whoever committed it may have died before doing so.
+                    return False
+                lost = self._commit(known, header, table)
+                if lost is None:
+                    self._sync(known)
+                    return True
+        except UnbrokenError:
+            self.close()
+            raise
+        except Exception as error:
+            self.close()
+            raise self._sink.failure(error) from None
+        self.close()
+        assert lost is not None
+        raise self._sink.failure(lost)
+
+    def close(self) -> None:
+        self._table = self._checked = None
+
+    def _look(self, schema: pa.Schema) -> DeltaTable:
+        """The table as it is, made if there is none."""
+        if self._table is None or self._table.version() >= self._opened + self._sink.checkpoint_every:
+            # Opened again from time to time, because what is added to an open table makes every commit slower.
+            self._table, self._checked = self._open(schema), None
+            self._opened = self._table.version()
+        else:
+            self._table.update_incremental()
+        if self._checked is None or not self._checked.equals(schema):
+            self._check(self._table, schema)
+            self._checked = schema
+        return self._table
+
+    def _open(self, schema: pa.Schema) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        sink = self._sink
+        try:
+            return DeltaTable(sink.path, storage_options=sink.options)
+        except TableNotFoundError:
+            pass
+        delta_types(schema)
+        check_partitions(schema, sink.partition_by, repr(sink))
+        try:
+            return DeltaTable.create(
+                sink.path,
+                schema=nullable(schema),
+                partition_by=list(sink.partition_by),
+                configuration={"delta.checkpointInterval": str(sink.checkpoint_every)},
+                storage_options=sink.options,
+            )
+        except DeltaError:
+            if not DeltaTable.is_deltatable(sink.path, storage_options=sink.options):
+                raise
+            return DeltaTable(sink.path, storage_options=sink.options)  # Another replica was first.
+
+    def _check(self, table: DeltaTable, schema: pa.Schema) -> None:
+        where = f"the Delta table {self._sink.path}"
+        check_fit(schema, table.schema(), where)
+        if EXPIRY in table.metadata().configuration:
+            raise UnbrokenError(f"{where} forgets after a while which units it has; unset its property {EXPIRY}.")
+
+    def _is_delivered(self, table: DeltaTable, header: UnitHeader) -> bool:
+        stream = self._stream(header)
+        number, cut_ms = table.transaction_version(stream), table.transaction_version(f"{stream}/cut")
+        mark = None if number is None or cut_ms is None else Mark(number, cut_ms)
+        return is_delivered(header, mark, f"The Delta table {self._sink.path}", "let the sink write to another one.")
+
+    def _commit(self, table: DeltaTable, header: UnitHeader, rows: pa.Table) -> BaseException | None:
+        """Append the unit; why it could not be, if other commits are in the way.
+
+        The library compares with all that was committed since ``table`` was looked at, not since it began to write.
+        """
+        from deltalake import CommitProperties, Transaction, write_deltalake
+        from deltalake.exceptions import CommitFailedError
+
+        stream = self._stream(header)
+        named = [Transaction(stream, header.number), Transaction(f"{stream}/cut", header.cut_ms)]
+        if table.transaction_version(self._sink.app_id) is None:
+            named.append(Transaction(self._sink.app_id, 1))
+        unit = {"stream": stream_name(header.stream), "number": header.number, "cut_ms": header.cut_ms}
+        properties = CommitProperties(custom_metadata={"unbroken": unit}, app_transactions=named)
+        try:
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
+        except CommitFailedError as error:
+            return error
+        return None
+
+    def _sync(self, table: DeltaTable) -> None:
+        directory, version = self._sink.directory, table.version()
+        if directory is None:
+            return
+        if self._synced is None:
+            self._synced = settled(directory, version)
+        bring_to_disk(directory, self._synced, version)
+        self._synced = version
+
+    def _stream(self, header: UnitHeader) -> str:
+        return f"{self._sink.app_id}/{stream_name(header.stream)}"

@@ -1,0 +1,216 @@
+"""Units for sinks, and processes that deliver them and stop at a given step of it.
+
+Run as a program it is such a process; see `Deliverer`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from unbroken.connectors.base import SinkConnector, SinkWriter
+from unbroken.errors import UnbrokenError
+from unbroken.protocol.ids import StreamId
+from unbroken.protocol.units import Digest, UnitHeader
+
+IDENTITY = "orders/out"
+STREAM = "totals.0>out.0"
+PATIENCE_S = 30.0
+
+
+def header(number: int, stream: str = STREAM, cut_ms: int | None = None) -> UnitHeader:
+    cut = 1_000_000 + 500 * number if cut_ms is None else cut_ms
+    return UnitHeader(StreamId.parse(stream), number, number, cut, Digest(number, number))
+
+
+def unit(number: int, rows: int = 5, stream: str = STREAM) -> pa.Table:
+    """Some rows that say which unit they are of."""
+    return pa.table(
+        {
+            "stream": pa.array([stream] * rows),
+            "unit": pa.array([number] * rows, pa.int64()),
+            "row": pa.array(range(rows), pa.int64()),
+            "text": pa.array([f"{number}-{row}-" + "x" * 90 for row in range(rows)]),
+        }
+    )
+
+
+def expected(last: int, rows: int = 5, stream: str = STREAM) -> list[tuple[str, int, int]]:
+    """What a sink holds after units 1 to ``last``, sorted."""
+    return [(stream, number, row) for number in range(1, last + 1) for row in range(rows)]
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a process is to deliver, and where it stops: ``step`` is such as 'before _put'."""
+
+    sink: str
+    parameters: dict[str, Any]
+    streams: list[str] = field(default_factory=lambda: [STREAM])
+    last: int = 3
+    rows: int = 5
+    step: str | None = None
+    at_unit: int = 2
+    signal: int = signal.SIGKILL
+
+
+class Deliverer:
+    """A process that delivers units 1 to ``last`` like a node does, again and again if the sink fails.
+
+    It sends itself the signal when it comes to the step: killed, or frozen until it is woken.
+    """
+
+    def __init__(self, orders: Orders) -> None:
+        source = Path(__file__).resolve().parents[1] / "src"
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, json.dumps(asdict(orders))],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(Path(__file__).parent)])},
+        )
+
+    def __enter__(self) -> Deliverer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=PATIENCE_S)
+
+    def wait_frozen(self) -> None:
+        # Not needed by the processes themselves, which have to start quickly.
+        import psutil
+
+        from support import wait_until
+
+        known = psutil.Process(self.process.pid)
+        wait_until(lambda: known.status() == psutil.STATUS_STOPPED, PATIENCE_S, "the process freezes")
+
+    def wake(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def killed(self) -> None:
+        """Wait until it has killed itself."""
+        assert self.process.wait(PATIENCE_S) == -signal.SIGKILL
+
+    def finished(self) -> list[list[Any]]:
+        """Wait until it has delivered everything; stream, unit and whether it was written, for each that came back."""
+        out, _ = self.process.communicate(timeout=PATIENCE_S)
+        assert self.process.returncode == 0
+        return [json.loads(line) for line in out.splitlines()]
+
+
+def deliver_all(writer: SinkWriter, last: int, rows: int = 5, stream: str = STREAM) -> list[bool]:
+    return [writer.deliver(header(n, stream), unit(n, rows, stream)) for n in range(1, last + 1)]
+
+
+def opened(orders: Orders) -> SinkWriter:
+    if orders.sink == "postgresql":
+        from unbroken import PostgreSQL
+
+        sink: SinkConnector = PostgreSQL(**orders.parameters)
+    else:
+        from unbroken import Delta
+
+        sink = Delta(**orders.parameters)
+    sink.identity = IDENTITY
+    return sink.open(Path())
+
+
+def stop_at(writer: SinkWriter, step: str, due: Callable[[], bool], how: int) -> None:
+    """Let the process send itself a signal before, after or within a step; ``due`` says whether it is the time."""
+    when, name = step.split()
+    original = getattr(writer, name)
+
+    def stop() -> None:
+        if due():
+            os.kill(os.getpid(), how)
+
+    if step == "within _stage":
+        _stop_within_copy(stop)
+    elif step == "within _put":
+        # The message is with the server, its answer is not here.
+        def sent(connection: Any, prepared: Any, header: UnitHeader) -> bool:
+            if not due():
+                return bool(original(connection, prepared, header))
+            from unbroken.connectors.sink_ledger import Mark, stream_name
+
+            mark = Mark(header.number, header.cut_ms)
+            put = prepared.put(IDENTITY, stream_name(header.stream), mark)
+            connection.pgconn.send_query(put.as_bytes(connection))
+            connection.pgconn.flush()
+            os.kill(os.getpid(), how)
+            raise AssertionError("cannot go on from here")
+
+        setattr(writer, name, sent)
+    else:
+
+        def stopping(*arguments: Any) -> Any:
+            if when == "before":
+                stop()
+            answer = original(*arguments)
+            if when == "after":
+                stop()
+            return answer
+
+        setattr(writer, name, stopping)
+
+
+def _stop_within_copy(stop: Callable[[], None]) -> None:
+    from unbroken.connectors import postgres
+
+    original = postgres.copy_data
+
+    def halves(*arguments: Any) -> Iterator[bytes]:
+        for data in original(*arguments):
+            middle = len(data) // 2
+            yield data[:middle]
+            stop()
+            yield data[middle:]
+
+    postgres.copy_data = halves  # type: ignore[assignment]
+
+
+def main(orders: Orders) -> None:
+    writer = opened(orders)
+    now = [0]
+    stopped = [False]
+
+    def due() -> bool:
+        if now[0] != orders.at_unit or stopped[0]:
+            return False
+        stopped[0] = True
+        return True
+
+    if orders.step is not None:
+        stop_at(writer, orders.step, due, orders.signal)
+    end = time.monotonic() + PATIENCE_S
+    for number in range(1, orders.last + 1):
+        now[0] = number
+        for stream in orders.streams:
+            while True:
+                try:
+                    written = writer.deliver(header(number, stream), unit(number, orders.rows, stream))
+                    print(json.dumps([stream, number, written]), flush=True)
+                    break
+                except UnbrokenError as error:
+                    print(f"again: {error}", file=sys.stderr, flush=True)
+                    if time.monotonic() > end:
+                        raise
+                    time.sleep(0.02)
+    writer.close()
+
+
+if __name__ == "__main__":
+    main(Orders(**json.loads(sys.argv[1])))

@@ -1,0 +1,99 @@
+"""The node whose replica orders the input of the others is killed or frozen: every count is as without it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from ordering.led_flow import FEW, KEYS, MANY, PULSES
+from support import wait_until
+from unbroken.cluster.documents import connect, read_history
+from unbroken.cluster.launcher import LocalCluster
+from unbroken.cluster.watch import has_ended
+from unbroken.environment import variables
+from unbroken.protocol.ids import NodeId
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+FIRST_S, END_S = 120.0, 180.0
+BEFORE, FURTHER = 6, 4
+"""Units that are delivered before the fault, and after it while it lasts."""
+
+
+class Led:
+    """The running flow, who leads in it, and what it has delivered."""
+
+    def __init__(self, cluster: LocalCluster, results: Path) -> None:
+        self.cluster = cluster
+        self.results = results
+
+    def leaders(self) -> list[NodeId]:
+        """Who has had the lead, in the order of the terms."""
+        client = connect(self.cluster.zookeeper.address, 10)
+        try:
+            told = [str(entry["sentence"]) for entry in read_history(client, "led")]
+        finally:
+            client.stop()
+            client.close()
+        found = [re.fullmatch(r"(\S+) orders the input of counted\.0 \(term (\d+)\)", line) for line in told]
+        return [match[1] for match in sorted((m for m in found if m is not None), key=lambda m: int(m[2]))]
+
+    def units(self) -> list[int]:
+        return sorted(int(path.stem.rpartition("-")[2]) for path in self.results.glob("*.parquet"))
+
+    def await_units(self, more: int, deadline_s: float) -> None:
+        wanted = max(self.units(), default=0) + more
+        wait_until(lambda: max(self.units(), default=0) >= wanted, deadline_s, f"unit {wanted}", 0.1)
+
+    def ended(self) -> bool:
+        return has_ended(self.cluster.topology, self.cluster.status())
+
+    def check(self) -> None:
+        """Counts only grow, by what a micro-batch took, and in the end every row is in them once."""
+        counts: dict[int, int] = {}
+        for path in sorted(self.results.glob("*.parquet")):
+            for row in pq.read_table(path).to_pylist():
+                assert row["count"] > counts.get(row["k"], 0) and row["twice"] == 2 * row["count"]
+                counts[row["k"]] = row["count"]
+        values = [*range(MANY * PULSES), *range(FEW * PULSES)]
+        assert counts == {key: sum(value % KEYS == key for value in values) for key in range(KEYS)}
+
+
+@contextmanager
+def running(tmp_path: Path, orders: str = "zookeeper") -> Iterator[Led]:
+    results = tmp_path / "results"
+    with (
+        variables({"UNBROKEN_TEST_OUT": str(results), "UNBROKEN_TEST_ORDERS": orders}),
+        LocalCluster(Path(__file__).with_name("led_flow.py"), tmp_path / "state") as cluster,
+    ):
+        cluster.start()
+        flow = Led(cluster, results)
+        flow.await_units(BEFORE, FIRST_S)
+        yield flow
+
+
+def test_the_leader_is_killed(tmp_path: Path) -> None:
+    with running(tmp_path) as flow:
+        leader = flow.leaders()[-1]
+        flow.cluster.nodes[leader].kill9()
+        flow.await_units(FURTHER, END_S)
+        assert flow.leaders()[-1] != leader
+        wait_until(flow.ended, END_S, "the flow to end", 0.2)
+        flow.check()
+
+
+@pytest.mark.slow
+def test_a_leader_that_was_frozen_cannot_order_any_more(tmp_path: Path) -> None:
+    with running(tmp_path) as flow:
+        leader = flow.leaders()[-1]
+        flow.cluster.nodes[leader].freeze()
+        flow.await_units(FURTHER, END_S)
+        assert flow.leaders()[-1] != leader
+        flow.cluster.nodes[leader].thaw()
+        wait_until(flow.ended, END_S, "the flow to end", 0.2)
+        flow.check()

@@ -1,0 +1,89 @@
+"""Who may order the input of a segment: what is refused, with which words, and what it becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from unbroken import Client, Dataflow, Generator
+from unbroken.errors import FlowError
+from unbroken.plan import build_topology
+from unbroken.program import Program, merged
+from unbroken.protocol.cuts import Reach
+from unbroken.protocol.ids import ShardId, StreamId
+from unbroken.spark.offsets import cut_from, offset_of, units_between
+
+
+def nothing(start: int, stop: int, seed: int) -> pa.Table:
+    raise AssertionError("a plan reads no rows")
+
+
+def flow_of(first: dict[str, Any], second: dict[str, Any] | None = None, **settings: Any) -> Dataflow:
+    flow = Dataflow("ordered", nodes=4, **settings)
+    flow.source("a", Generator(nothing, schema="k int", rate=None))
+    flow.segment("a", name="first", **first)(lambda rows: rows)
+    flow.segment("first", name="second", **(second or {}))(lambda rows: rows)
+    flow.sink("out", "second", Client())
+    return flow
+
+
+def test_segments_say_who_orders_and_the_dataflow_does_for_the_others() -> None:
+    assert build_topology(flow_of({})).led == frozenset()
+    assert build_topology(flow_of({"ordering": "leader"})).led == {"first"}
+    assert build_topology(flow_of({"ordering": "pulse"}, ordering="leader")).led == {"second"}
+
+
+def test_what_a_program_says_of_it_survives() -> None:
+    flow = flow_of({"ordering": "leader"})
+    program = Program(1, "flow.py", "", build_topology(flow), {})
+    assert Program.from_json(program.to_json()).topology.led == {"first"}
+    later = program.followed_by(flow, "flow.py", "", 2, ["first"])
+    assert later.topology.led == {"first@2"}
+    assert merged([program, later]).led == {"first", "first@2"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "settings", "told"),
+    [
+        ({"ordering": "bucket"}, {}, {}, "there is no ordering='bucket'"),
+        ({"ordering": "leader", "ha": "passive"}, {}, {}, "with ha='passive' there are none"),
+        ({"ordering": "leader", "ha": "none"}, {}, {}, "with ha='none' there are none"),
+        ({"ordering": "leader"}, {"ha": "upstream"}, {}, "its input first is ordered by a leader"),
+        ({"ordering": "leader"}, {"ha": "passive"}, {}, "its input first is ordered by a leader"),
+        ({"ordering": "leader"}, {}, {"pairs": "cluster"}, "pairs='cluster' cannot be combined"),
+        ({"ordering": "leader"}, {}, {"snapshots": "/tmp/s"}, "snapshots cannot be combined"),
+        ({"ordering": "leader"}, {}, {"guarantee": "at-most-once"}, "guarantee='at-most-once' cannot be combined"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    first: dict[str, Any], second: dict[str, Any], settings: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(FlowError) as caught:
+        build_topology(flow_of(first, second, **settings))
+    problems = [problem for problem in caught.value.problems if told in problem.what]
+    assert len(problems) == 1 and problems[0].remedy
+
+
+@pytest.mark.parametrize("where", ["redis", "kafka://", "kafka://a:1/b/c"])
+def test_orders_go_to_a_log_that_there_is(where: str) -> None:
+    with pytest.raises(FlowError, match="order_log"):
+        flow_of({"ordering": "leader"}, order_log=where)
+
+
+LEFT, RIGHT = StreamId(ShardId("l", 0), ShardId("j", 0)), StreamId(ShardId("r", 1), ShardId("j", 0))
+
+
+def test_a_cut_travels_in_offsets() -> None:
+    cut = {LEFT: Reach(3, 2, 7), RIGHT: Reach(9, 4, 8, True)}
+    start, end = {"cut": 0}, offset_of(5, cut)
+    assert cut_from(end) == cut and cut_from(start) == {}
+    assert offset_of(5, {}) == {"cut": 5}
+    assert units_between(start, end, (str(LEFT),)) == [(str(LEFT), n) for n in (1, 2, 3)]
+    further = offset_of(6, {**cut, LEFT: Reach(5, 3, 9)})
+    assert units_between(end, further, (str(LEFT), str(RIGHT))) == [(str(LEFT), 4), (str(LEFT), 5)]
+
+
+def test_a_number_says_it_all_where_units_are_numbered_by_pulses() -> None:
+    assert units_between({"cut": 4}, {"cut": 6}, ("x", "y")) == [("x", 5), ("x", 6), ("y", 5), ("y", 6)]
