@@ -37,8 +37,9 @@ SETTLE_S = 20.0
 """How much longer than planned the warm-up may take until results come within a few pulses."""
 
 SETTLED_PULSES = 4
-AFTER_S = 45.0
-"""Time for which rows come after the kill: a node that is started again needs half of it."""
+AFTER_S = 20.0
+RESTART_S = 45.0
+"""Time for which rows come after the kill, and where the node has to be started again, which takes half of it."""
 
 ANSWER_S = 10.0
 LONGEST_INTERVAL = 1_000
@@ -46,7 +47,7 @@ LONGEST_INTERVAL = 1_000
 
 @dataclass(frozen=True)
 class StrategiesSettings:
-    """What to measure; one run with a kill takes about two and a half minutes."""
+    """What to measure; one run with a kill takes about two minutes."""
 
     strategies: Sequence[str] = STRATEGIES
     intervals: Sequence[int] = (1, 2, 4, 8)
@@ -157,7 +158,8 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 def _measure(strategy: str, interval: int, rate: int, say: Say) -> dict[str, Any]:
     name = f"{strategy}, every {interval} units"
     say(f"{name}: starting three nodes")
-    seconds = int(START_S + WARM_S + STEADY_S + AFTER_S)
+    after_s = RESTART_S if strategy == Ha.NONE.value else AFTER_S
+    seconds = int(START_S + WARM_S + STEADY_S + after_s)
     load = {"STRATEGY": strategy, "INTERVAL": interval, "RATE": rate, "SECONDS": seconds, "PULSE_MS": PULSE_MS}
     with observed("windowed.py", load) as run:
         run.settle(WARM_S, SETTLED_PULSES * PULSE_MS, WARM_S + SETTLE_S)
