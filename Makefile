@@ -49,7 +49,11 @@ demo: venv
 	$(BIN)/unbroken demo --out build/demo
 
 test: venv
-	$(BIN)/python -m pytest -q -n 2 -m "not (slow or spark or cluster)"
+	@mkdir -p build
+	@# Servers are mostly waited for, so their tests run beside those that only compute.
+	@$(BIN)/python -m pytest -q -m "servers and not slow" > build/servers.txt 2>&1 & servers=$$!; \
+	$(BIN)/python -m pytest -q -n 2 -m "not (slow or spark or cluster or servers)"; others=$$?; \
+	wait $$servers; found=$$?; cat build/servers.txt; [ $$others = 0 ] && [ $$found = 0 ]
 	$(BIN)/python -m pytest -q -m "(spark or cluster) and not slow"
 
 lint: venv

@@ -7,15 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kafka.fixtures import broker as broker
+from kafka.fixtures import kafka as kafka
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses the Spark session, so that ``-m "not spark"`` runs the quick ones."""
+    """Mark the tests that use the Spark session or the Kafka server, so that the quick ones can be run alone."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        used = getattr(item, "fixturenames", ())
+        if "spark" in used:
             item.add_marker(pytest.mark.spark)
+        if "kafka" in used:
+            item.add_marker(pytest.mark.kafka)
+            item.add_marker(pytest.mark.servers)
 
 
 @pytest.fixture(scope="session")

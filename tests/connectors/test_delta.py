@@ -251,7 +251,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.cluster
+@pytest.mark.servers
 class TestProcesses:
     @pytest.mark.parametrize(("number", "step"), STEPS)
     def test_a_writer_that_is_killed_leaves_a_whole_unit_or_nothing(

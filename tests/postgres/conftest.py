@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use a server; as ``cluster`` they run one after another."""
+    """Mark the tests that use a server."""
     for item in items:
         if "place" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.postgres)
-            item.add_marker(pytest.mark.cluster)
+            item.add_marker(pytest.mark.servers)
 
 
 @pytest.fixture(scope="session")

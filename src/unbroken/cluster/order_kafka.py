@@ -4,7 +4,6 @@ Each shard has a topic of its own with one partition: ``<topic>.<part>.<index>``
 other nor read each other's records, and the records that a busy shard writes never make the brokers delete those of an
 idle one. Kafka takes every record, so what counts is decided by the readers, see `unbroken.cluster.order_records`.
 
-A topic keeps at least its last `KEEP_BYTES`, for ever: by age, a shard that was idle for long would lose its standing.
 Brokers must not elect a leader that lacks acknowledged records (``unclean.leader.election.enable=false``, the default),
 or they take back what was read.
 """
@@ -18,7 +17,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,27 +25,19 @@ from unbroken.cluster.order_log import (
     NOT_FOLLOWED,
     WAITING_LIMIT,
     Delivery,
+    Job,
     LogEvent,
     OrderLog,
     check_orders,
 )
 from unbroken.cluster.order_records import Mark, Record, Tail
-from unbroken.connectors.kafka_calls import Deadline, Place
-from unbroken.connectors.kafka_client import KafkaError, Options, admin_client, client, is_topic, reason, server_list
+from unbroken.cluster.order_topics import Topics, topic_of
+from unbroken.connectors.kafka_calls import Place
+from unbroken.connectors.kafka_client import KafkaError, Options, client, is_topic, reason, server_list
 from unbroken.protocol.ids import NodeId, ShardId
 from unbroken.protocol.orders import Order, OrderRefused
 
 log = logging.getLogger(__name__)
-
-KEEP_BYTES = 16 * 1024 * 1024
-"""What the topic of a shard keeps at least: about 50,000 orders of a shard with a few inputs."""
-
-TOPIC_SETTINGS = {
-    "cleanup.policy": "delete",
-    "retention.ms": "-1",
-    "retention.bytes": str(KEEP_BYTES),
-    "segment.bytes": str(KEEP_BYTES // 4),
-}
 
 UNSENT_LIMIT = 10_000
 """Records of all shards on their way to the brokers."""
@@ -61,11 +51,8 @@ BATCH = 1_000
 RETRY_S = 0.5
 """Pause before a topic is looked for again."""
 
-LOOK_S = 0.05
-"""Pause before a topic that was just made is looked for again."""
-
-OPEN_S = 5.0
-"""How long one attempt to find a topic may take."""
+INTRODUCE_S = 0.5
+"""How long the reading of all shards may be held up by one that is asked for; a few milliseconds do."""
 
 CLOSE_S = 5.0
 AWAY = "Kafka does not answer"
@@ -78,6 +65,8 @@ READER: dict[str, Any] = {
     "group.id": "unbroken-orders",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
+    # Everybody has to read the same records; orders are written without transactions.
+    "isolation.level": "read_uncommitted",
     # A read must never go on somewhere else than asked.
     "auto.offset.reset": "error",
     "allow.auto.create.topics": False,
@@ -90,15 +79,6 @@ READER: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Job:
-    """Something to be written by a time: orders, or without them the beginning of a term."""
-
-    term: int
-    until: float
-    orders: tuple[Order, ...] | None = None
-
-
 class _Followed:
     """A shard that is followed. Its tail belongs to the reading thread; the rest is used under the lock."""
 
@@ -106,6 +86,8 @@ class _Followed:
         self.delivery = delivery
         self.topic = topic
         self.tail: Tail | None = None
+        self.sought = -1
+        """Where the client was last told to read from."""
         self.trouble = AWAY
         self.lock = threading.Lock()
         self.waiting: deque[Job] = deque()
@@ -145,16 +127,18 @@ class KafkaOrderLog(OrderLog):
         self._topic = topic
         self._node = node
         self._post = post
-        self._replication = replication
         self._deadline_s = deadline_s
         self._writer = uuid.uuid4().hex[:12]
         self._followed: dict[ShardId, _Followed] = {}
         self._opened: queue.SimpleQueue[tuple[_Followed, int, int]] = queue.SimpleQueue()
-        self._failed: dict[tuple[ShardId, int], str] = {}
+        self._failed: queue.SimpleQueue[tuple[ShardId, int, str]] = queue.SimpleQueue()
+        self._gone: list[str] = []
         self._closed = threading.Event()
-        self._admin = self._place.admin()
-        self._producer = self._new_producer()
-        self._thread = threading.Thread(target=self._read, name="orders", daemon=True)
+        with self._place.explained("The order log cannot be opened"):
+            self._topics = Topics(self._place, replication)
+            self._producer = self._new_producer()
+            consumer = self._place.consumer(READER | {"error_cb": self._noticed})
+        self._thread = threading.Thread(target=self._read, args=(consumer,), name="orders", daemon=True)
         self._thread.start()
 
     def follow(self, shard: ShardId, after: int) -> None:
@@ -231,14 +215,16 @@ class KafkaOrderLog(OrderLog):
             return f"{UNSENT_LIMIT} records wait to be sent already"
         except client().KafkaException as error:
             if error.args[0].code() == client().KafkaError._FATAL:
-                # Such a client stays useless. What it had under way is in the log or not, which the readers find out.
-                self._producer = self._new_producer()
+                # Such a client stays useless, and what it had under way is refused; it may be in the log all the same.
+                useless, self._producer = self._producer, self._new_producer()
+                useless.purge()
+                useless.poll(0)
             return reason(error)
         return None
 
     def _delivered(self, shard: ShardId, term: int, error: Any, message: Any) -> None:
         if error is not None:
-            self._failed[shard, term] = reason(error)
+            self._failed.put((shard, term, reason(error)))
 
     def _new_producer(self) -> Any:
         return self._place.producer(
@@ -255,16 +241,15 @@ class KafkaOrderLog(OrderLog):
 
     # --- reading --------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
+    def _read(self, consumer: Any) -> None:
         """The reading thread: gives each tail its records, and tells of what could not be written."""
-        consumer = self._place.consumer(READER)
         reading: dict[str, _Followed] = {}
         try:
             while not self._closed.is_set():
                 try:
                     self._assign(consumer, reading)
                     self._take(consumer, reading)
-                    self._look_after_jobs(list(reading.values()))
+                    self._look_after_jobs()
                 except Exception:
                     log.exception("reading the order logs at %s failed; trying again", self._place.servers)
                     self._closed.wait(RETRY_S)
@@ -279,15 +264,24 @@ class KafkaOrderLog(OrderLog):
         while not self._opened.empty():
             followed, low, high = self._opened.get()
             if not followed.delivery.ended:
+                self._introduce(consumer, followed.topic)
                 followed.tail = Tail(followed.delivery, self._writer, low, high)
                 self._seek(consumer, reading, followed)
+
+    def _introduce(self, consumer: Any, topic: str) -> None:
+        """Let the client hear of a topic that is there; by itself it looks for those it has to read once a second."""
+        try:
+            consumer.list_topics(topic, timeout=INTRODUCE_S)
+        except client().KafkaException as error:
+            log.debug("%s could not be looked up: %s", topic, reason(error))
 
     def _seek(self, consumer: Any, reading: dict[str, _Followed], followed: _Followed) -> None:
         partition = client().TopicPartition
         if reading.pop(followed.topic, None) is not None:
             consumer.incremental_unassign([partition(followed.topic, 0)])
         if followed.tail is not None and not followed.delivery.ended:
-            consumer.incremental_assign([partition(followed.topic, 0, followed.tail.position)])
+            followed.sought = followed.tail.position
+            consumer.incremental_assign([partition(followed.topic, 0, followed.sought)])
             reading[followed.topic] = followed
 
     def _take(self, consumer: Any, reading: dict[str, _Followed]) -> None:
@@ -302,31 +296,43 @@ class KafkaOrderLog(OrderLog):
             if followed is None or followed.tail is None or followed.delivery.ended or topic in moved:
                 continue
             if error is not None:
-                self._look_into(error, consumer, reading, followed)
+                if error.name() in GONE:
+                    self._open_again(consumer, reading, followed, reason(error))
             elif message.offset() >= followed.tail.position:
-                followed.tail.take(message.offset(), message.value())
-                if followed.tail.position != message.offset() + 1:
+                skipped = message.offset() > followed.tail.position != followed.sought
+                if not skipped:
+                    followed.tail.take(message.offset(), message.value())
+                # Skipped records were lost on the way, in this process; they are not passed over.
+                if skipped or followed.tail.position != message.offset() + 1:
                     moved.add(topic)
                     self._seek(consumer, reading, followed)
         for followed in reading.values():
             if followed.tail is not None:
                 followed.tail.flush()
+        gone, self._gone = self._gone, []
+        for topic in [topic for topic in reading if any(text.startswith(f"{topic} [") for text in gone)]:
+            self._open_again(consumer, reading, reading[topic], "it is not there")
 
-    def _look_into(self, error: Any, consumer: Any, reading: dict[str, _Followed], followed: _Followed) -> None:
-        """Open a topic again whose records are gone; everything else passes, and the client goes on by itself."""
+    def _noticed(self, error: Any) -> None:
+        """Called when the client has something to say about no record; a missing topic is named in the text only."""
         if error.name() in GONE:
-            log.warning("%s cannot be read on (%s); looking for its orders again", followed.topic, reason(error))
-            if followed.tail is not None:
-                followed.tail.flush()
-            followed.tail = None
-            self._seek(consumer, reading, followed)
-            self._open(followed)
-        else:
-            log.debug("%s: %s", followed.topic, reason(error))
+            self._gone.append(reason(error))
 
-    def _look_after_jobs(self, reading: Sequence[_Followed]) -> None:
+    def _open_again(self, consumer: Any, reading: dict[str, _Followed], followed: _Followed, why: str) -> None:
+        """Look for a topic whose records are gone; what else goes wrong passes, and the client goes on by itself."""
+        log.warning("%s cannot be read on (%s); looking for its orders again", followed.topic, why)
+        if followed.tail is not None:
+            followed.tail.flush()
+        followed.tail = None
+        self._seek(consumer, reading, followed)
+        self._open(followed)
+
+    def _look_after_jobs(self) -> None:
         self._producer.poll(0)
-        failed, self._failed = self._failed, {}
+        failed: dict[tuple[ShardId, int], str] = {}
+        while not self._failed.empty():
+            shard, term, why = self._failed.get()
+            failed[shard, term] = why
         for (shard, term), why in failed.items():
             known = self._followed.get(shard)
             if known is not None:
@@ -363,9 +369,7 @@ class KafkaOrderLog(OrderLog):
         told = ""
         while not self._closed.is_set() and not followed.delivery.ended:
             try:
-                deadline = Deadline(OPEN_S)
-                self._prepare(followed.topic, deadline)
-                self._opened.put((followed, *self._ends(followed.topic, deadline)))
+                self._opened.put((followed, *self._topics.open(followed.topic)))
                 return
             except KafkaError as error:
                 followed.trouble = str(error)
@@ -375,63 +379,3 @@ class KafkaOrderLog(OrderLog):
                 log.warning("%s; trying again", followed.trouble)
             told = followed.trouble
             self._closed.wait(RETRY_S)
-
-    def _prepare(self, topic: str, deadline: Deadline) -> None:
-        with self._place.explained(f"The topic {topic} cannot be looked up"):
-            found = self._admin.list_topics(topic, timeout=deadline.remaining()).topics[topic]
-            if found.error is None:
-                self._check(topic, deadline)
-                return
-            if found.error.name() != "UNKNOWN_TOPIC_OR_PART":
-                raise client().KafkaException(found.error)
-        with self._place.explained(f"The topic {topic} cannot be made"):
-            new = admin_client().NewTopic(topic, 1, self._replication, config=TOPIC_SETTINGS)
-            try:
-                self._admin.create_topics([new], request_timeout=deadline.remaining())[topic].result(OPEN_S)
-            except client().KafkaException as error:
-                if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                    raise
-
-    def _check(self, topic: str, deadline: Deadline) -> None:
-        """Refuse a topic whose records would be deleted by their age, or replaced."""
-        kinds = admin_client()
-        resource = kinds.ConfigResource(kinds.ConfigResource.Type.TOPIC, topic)
-        try:
-            asked = self._admin.describe_configs([resource], request_timeout=deadline.remaining(least=0.1))
-            found = asked[resource].result(deadline.remaining(least=1.0))
-        except client().KafkaException as error:
-            if "AUTHORIZATION" not in error.args[0].name():
-                raise
-            log.info("the settings of %s cannot be read, so they are not checked: %s", topic, reason(error))
-            return
-        wrong = {name: str(found[name].value) for name in ("cleanup.policy", "retention.ms")}
-        wrong = {name: value for name, value in wrong.items() if value != TOPIC_SETTINGS[name]}
-        for name, value in wrong.items():
-            raise KafkaError(
-                f"The topic {topic} (Kafka at {self._place.servers}) has {name}={value}, so the brokers would forget "
-                f"who leads; set it to {TOPIC_SETTINGS[name]}, or name another topic."
-            )
-
-    def _ends(self, topic: str, deadline: Deadline) -> tuple[int, int]:
-        """Where the records of a topic begin and end; waits for a topic that was just made to have a leader."""
-        spec, partition = admin_client().OffsetSpec, client().TopicPartition(topic, 0)
-        while True:
-            try:
-                with self._place.explained(f"The ends of {topic} cannot be found"):
-                    low, high = (
-                        self._admin.list_offsets({partition: each}, request_timeout=deadline.remaining(least=0.1))
-                        for each in (spec.earliest(), spec.latest())
-                    )
-                    return (
-                        int(low[partition].result(deadline.remaining(least=1.0)).offset),
-                        int(high[partition].result(deadline.remaining(least=1.0)).offset),
-                    )
-            except KafkaError:
-                if deadline.over:
-                    raise
-            self._closed.wait(LOOK_S)
-
-
-def topic_of(topic: str, shard: ShardId) -> str:
-    """The topic of a shard. The mark of a generation is not allowed in the name of a topic."""
-    return f"{topic}.{shard}".replace("@", "..")

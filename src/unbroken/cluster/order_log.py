@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from unbroken.errors import require
 from unbroken.protocol.ids import NodeId, ShardId
-from unbroken.protocol.orders import LeaderKnown, Order, Ordered, OrderRefused
+from unbroken.protocol.orders import LeaderKnown, Order, Ordered, OrderRefused, OrdersLost
 
 DEADLINE_S = 5.0
 """How long a log tries to write before it refuses. A server that is restarted, or another that takes over, is back
@@ -23,20 +23,6 @@ WAITING_LIMIT = 1_000
 refused at once."""
 
 NOT_FOLLOWED = "the orders of this shard are not followed here"
-
-
-@dataclass(frozen=True)
-class OrdersLost:
-    """Order ``after`` + 1 of a shard cannot be had, so following has ended; nothing was skipped.
-
-    ``first`` is the oldest order from which on the log can be followed; 0 if it cannot be at all. If it is not larger
-    than ``after``, the log ends before what this follower has seen: it was deleted, or is another one.
-    """
-
-    shard: ShardId
-    after: int
-    first: int
-    reason: str = ""
 
 
 LogEvent = Ordered | LeaderKnown | OrderRefused | OrdersLost
@@ -130,6 +116,15 @@ def check_orders(term: int, orders: Sequence[Order]) -> None:
     for order, expected in zip(orders, range(orders[0].number if orders else 1, 1 << 62), strict=False):
         require(order.number == expected >= 1, f"order {order.number} is published where {expected} belongs")
         require(order.term == term >= 1, f"order {order.number} of term {order.term} is published in term {term}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to be written by a time: orders, or without them the beginning of a term."""
+
+    term: int
+    until: float
+    orders: tuple[Order, ...] | None = None
 
 
 class Delivery:

@@ -15,13 +15,12 @@ holds the orders added last itself. The others are read one by one only by those
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
@@ -36,14 +35,15 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 
 from unbroken.cluster.documents import root_of
+from unbroken.cluster.order_head import BATCH, Head, fitting
 from unbroken.cluster.order_log import (
     DEADLINE_S,
     NOT_FOLLOWED,
     WAITING_LIMIT,
     Delivery,
+    Job,
     LogEvent,
     OrderLog,
-    Standing,
     check_orders,
 )
 from unbroken.protocol.ids import NodeId, ShardId
@@ -53,10 +53,6 @@ log = logging.getLogger(__name__)
 
 KEEP = 1_000
 """Orders of a shard that are kept. A replica that is further behind is initialised from its peer."""
-
-BATCH = 50
-BATCH_BYTES = 200_000
-"""Orders written in one transaction, or read at a time. They are in it twice, and ZooKeeper takes 1 MB."""
 
 LOOK_S = 5.0
 """The head is read this often although no watch fired: a watch that got lost only costs this much."""
@@ -68,42 +64,6 @@ SLICE_S = 0.2
 """How long a wait for an answer goes on without a look at what has become overdue."""
 
 AWAY = "ZooKeeper does not answer"
-
-
-@dataclass(frozen=True)
-class Head:
-    """What the head of a shard's log says; orders from ``first`` to the newest are there, ``recent`` are the newest."""
-
-    standing: Standing = field(default_factory=Standing)
-    first: int = 1
-    recent: tuple[Order, ...] = ()
-
-    def add(self, orders: Sequence[Order], keep: int) -> Head:
-        """The head after these orders, with as many kept."""
-        standing = replace(self.standing, last=orders[-1].number)
-        return Head(standing, max(self.first, standing.last - keep + 1), tuple(orders))
-
-    def to_bytes(self) -> bytes:
-        said = {"term": self.standing.term, "leader": self.standing.leader, "before": self.standing.before}
-        said |= {"last": self.standing.last, "first": self.first}
-        orders = b",".join(order.to_bytes() for order in self.recent)
-        return json.dumps(said).encode()[:-1] + b', "recent": [' + orders + b"]}"
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Head:
-        said = json.loads(data)
-        standing = Standing(int(said["term"]), str(said["leader"]), int(said["before"]), int(said["last"]))
-        recent = tuple(Order.from_bytes(json.dumps(each).encode()) for each in said["recent"])
-        return cls(standing, int(said["first"]), recent)
-
-
-@dataclass(frozen=True)
-class Job:
-    """Something to be written by a time: orders, or without them the beginning of a term."""
-
-    term: int
-    until: float
-    orders: tuple[Order, ...] | None = None
 
 
 class ZooKeeperOrderLog(OrderLog):
@@ -368,8 +328,8 @@ class _Shard:
             return None
         if fresh[0].number != standing.last + 1:
             return f"order {fresh[0].number} is not the next one after {standing.last}"
-        fitting = fresh[: _fitting(fresh, min(BATCH, self._keep))]
-        return self._commit(self._head.add(fitting, self._keep), fitting, rest=len(fitting) < len(fresh))
+        most = fitting(fresh, self._keep)
+        return self._commit(self._head.add(fresh[:most], self._keep), fresh[:most], rest=most < len(fresh))
 
     def _commit(self, head: Head, orders: Sequence[Order], rest: bool = False) -> str | None:
         """Replace the head, if it is still the one that is known; returns why it never will be.
@@ -409,14 +369,3 @@ class _Shard:
             late[job.term] = None
         for term in late:
             self._delivery.refused(term, AWAY)
-
-
-def _fitting(orders: Sequence[Order], most: int) -> int:
-    """How many of these orders fit into one transaction; at least one."""
-    size, count = 0, 0
-    for order in orders[:most]:
-        size += len(order.to_bytes())
-        if count and size > BATCH_BYTES:
-            break
-        count += 1
-    return count

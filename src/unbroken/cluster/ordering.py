@@ -6,13 +6,12 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unbroken.cluster import order_log
 from unbroken.cluster.documents import read_run
 from unbroken.cluster.order_log import LogEvent, OrderLog
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.instructions import FollowOrders, Lead, Publish
-from unbroken.protocol.orders import LeaderKnown, OrdersLost
+from unbroken.protocol.orders import LeaderKnown
 
 if TYPE_CHECKING:
     from unbroken.cluster.node import Node
@@ -58,10 +57,7 @@ class Orders:
             claim = self._claims.get((event.shard, event.term), 0) if own else 0
             self._claims = {key: n for key, n in self._claims.items() if key[0] != event.shard or key[1] >= event.term}
             event = replace(event, leader=_node_of(event.leader), claim=claim)
-        if isinstance(event, order_log.OrdersLost):
-            self._node.post(OrdersLost(event.shard, event.after, event.first))
-        else:
-            self._node.post(event)
+        self._node.post(event)
 
     def _opened(self) -> OrderLog:
         if self._log is None:
@@ -78,7 +74,8 @@ class Orders:
             from unbroken.cluster.order_kafka import KafkaOrderLog
 
             servers, _, topic = where.removeprefix(KAFKA).partition("/")
-            name = topic or f"unbroken-{node.flow.name}-{read_run(client, node.flow.name)}"
+            # Orders of another run must not be taken for those of this one.
+            name = f"{topic or f'unbroken-{node.flow.name}'}-{read_run(client, node.flow.name)}"
             return KafkaOrderLog(servers, name, self._me, self._heard)
         from unbroken.cluster.order_zookeeper import ZooKeeperOrderLog
 

@@ -133,9 +133,8 @@ class Leading:
             return []
         assert isinstance(led.replica.cuts, LeaderCuts)
         for order in event.orders:
-            if order.number <= led.read:
-                continue
-            require(order.number == led.read + 1, f"{event.shard}: order {order.number} after {led.read}")
+            if order.number != led.read + 1:
+                continue  # known already, or for a replica that was here before and had come further
             led.replica.cuts.orders[order.number] = order
             led.read = order.number
             led.read_cut = {**led.read_cut, **order.cut}
@@ -167,7 +166,8 @@ class Leading:
         if led is None or led.replica.stopped is not None or event.after < led.read:
             return []
         replica = led.replica
-        replica.stopped = f"order {event.after + 1} of {event.shard} is kept nowhere any more"
+        why = f" ({event.reason})" if event.reason else ""
+        replica.stopped = f"order {event.after + 1} of {event.shard} is kept nowhere any more{why}"
         return [StopReplica(replica.replica, replica.stopped)]
 
     # --- time -----------------------------------------------------------------------------------------

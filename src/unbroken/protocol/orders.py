@@ -68,8 +68,13 @@ class OrderRefused:
 
 @dataclass(frozen=True)
 class OrdersLost:
-    """The log does not keep the order after ``after`` any more; the oldest one it has is ``first``."""
+    """Order ``after`` + 1 of a shard cannot be had, so following has ended; nothing was skipped.
+
+    ``first`` is the oldest order from which on the log can be followed; 0 if it cannot be at all. If it is not larger
+    than ``after``, the log ends before what this follower has seen: it was deleted, or is another one.
+    """
 
     shard: ShardId
     after: int
     first: int
+    reason: str = ""
