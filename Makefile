@@ -51,7 +51,7 @@ demo: venv
 test: venv
 	@mkdir -p build
 	@# Servers are mostly waited for, so their tests run beside those that only compute.
-	@$(BIN)/python -m pytest -q -m "servers and not slow" > build/servers.txt 2>&1 & servers=$$!; \
+	@$(BIN)/python -m pytest -q -m "servers and not (slow or cluster)" > build/servers.txt 2>&1 & servers=$$!; \
 	$(BIN)/python -m pytest -q -n 2 -m "not (slow or spark or cluster or servers)"; others=$$?; \
 	wait $$servers; found=$$?; cat build/servers.txt; [ $$others = 0 ] && [ $$found = 0 ]
 	$(BIN)/python -m pytest -q -m "(spark or cluster) and not slow"
@@ -72,7 +72,7 @@ chaos: venv
 	$(BIN)/unbroken chaos --seeds 1-30 --json
 
 survival: venv
-	$(BIN)/python -m pytest -q -m "slow or cluster" tests/recovery tests/cluster tests/strategies tests/bench
+	$(BIN)/python -m pytest -q -m "slow or cluster" tests/recovery tests/cluster tests/strategies tests/ordering tests/bench
 
 kafka: venv
 	$(BIN)/python tests/kafka/broker.py fetch

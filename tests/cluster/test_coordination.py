@@ -207,6 +207,33 @@ def test_another_node_takes_over_from_a_controller_that_leaves(server: EmbeddedZ
             wait_until(lambda: any("a lost" in each for each in sentences(zk, flow)), 10, "the history")
 
 
+def in_line(zk: KazooClient, flow: str) -> list[str]:
+    path = f"/unbroken/{flow}/controller"
+    return [zk.get(f"{path}/{name}")[0].decode() for name in sorted(zk.get_children(path), key=lambda name: name[-10:])]
+
+
+def test_a_controller_that_does_not_answer_is_replaced_before_its_session_ends(
+    server: EmbeddedZooKeeper, zk: KazooClient
+) -> None:
+    """It lives on, here, so its session never ends; and it notices that it has lost the office."""
+    flow = next(flows)
+    with Node("a", server.address, flow) as a:
+        wait_until(lambda: zk.exists(f"/unbroken/{flow}/controller"), 10, "a to be a candidate")
+        with Node("b", server.address, flow) as b:
+            wait_for_layout(zk, flow, a, b)
+            b.connected = {"a"}
+            b.coordination.suspects("a", "no answer")
+            wait_until(lambda: bool(zk.get_children(f"/unbroken/{flow}/suspected")), 10, "the suspicion")
+            assert in_line(zk, flow) == ["a", "b"], "whom the next in line can reach keeps the office"
+            b.connected = set()
+            b.coordination.trusts("a")
+            wait_until(lambda: not zk.get_children(f"/unbroken/{flow}/suspected"), 10, "the suspicion to be taken back")
+            b.coordination.suspects("a", "no answer")
+            told = "a does not answer and is not the controller any more"
+            wait_until(lambda: told in sentences(zk, flow), 10, "a to be deposed")
+            wait_until(lambda: in_line(zk, flow) == ["b", "a"], 10, "a to stand in line again")
+
+
 def test_a_stopped_replica_is_dropped_and_the_last_one_is_not(server: EmbeddedZooKeeper, zk: KazooClient) -> None:
     flow = next(flows)
     first, second = ReplicaId(S0, 0), ReplicaId(S0, 1)

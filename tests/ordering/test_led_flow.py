@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,9 @@ from unbroken.cluster.launcher import LocalCluster
 from unbroken.cluster.watch import has_ended
 from unbroken.environment import variables
 from unbroken.protocol.ids import NodeId
+
+if TYPE_CHECKING:
+    from kafka.server import Server
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -84,6 +88,16 @@ def test_the_leader_is_killed(tmp_path: Path) -> None:
         flow.await_units(FURTHER, END_S)
         assert flow.leaders()[-1] != leader
         wait_until(flow.ended, END_S, "the flow to end", 0.2)
+        flow.check()
+
+
+@pytest.mark.slow
+def test_the_leader_is_killed_with_orders_in_kafka(tmp_path: Path, kafka: Server) -> None:
+    with running(tmp_path, f"kafka://{kafka.servers}") as flow:
+        leader = flow.leaders()[-1]
+        flow.cluster.nodes[leader].kill9()
+        wait_until(flow.ended, END_S, "the flow to end", 0.2)
+        assert flow.leaders()[-1] != leader
         flow.check()
 
 

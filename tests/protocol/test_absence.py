@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from protocol.model_parts import chain
-from unbroken.protocol.absence import ABSENCE_S, Absence
+from unbroken.protocol.absence import ABSENCE_S, Absence, out_of_office
 from unbroken.protocol.controller import Situation, next_layout
 from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.layout import chained_placement
@@ -86,3 +88,23 @@ def test_being_suspected_changes_nothing_about_being_present() -> None:
     absence = Absence("a", return_grace_s=60)
     assert absence.suspects(DISKS, {"c": ["b"]}, ["a", "b"])
     assert set(absence.present(LAYOUT, DISKS, ["a", "b", "c"], 0.0)) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("suspected", "connected", "gone"),
+    [
+        ("", "", ""),
+        ("ab", "", "ab"),
+        ("ab", "b", ""),
+        ("b", "", ""),
+        ("a", "", ""),
+        ("abd", "d", "ab"),
+    ],
+)
+def test_who_makes_room_for_the_next_in_line(suspected: str, connected: str, gone: str) -> None:
+    assert out_of_office(["a", "b", "c", "d"], "c", set(suspected), set(connected)) == list(gone)
+
+
+def test_who_does_not_stand_in_line_removes_nobody() -> None:
+    assert out_of_office(["a", "b"], "c", {"a", "b"}, set()) == []
+    assert out_of_office(["c", "b"], "c", {"b"}, set()) == []

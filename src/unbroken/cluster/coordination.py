@@ -33,6 +33,7 @@ from unbroken.cluster.documents import connect as connect
 from unbroken.cluster.documents import read_history as read_history
 from unbroken.cluster.documents import read_layout as read_layout
 from unbroken.cluster.documents import read_members as read_members
+from unbroken.cluster.office import Office
 from unbroken.cluster.programs import Programs
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
@@ -104,6 +105,7 @@ class Coordination:
         self._controller = Controller(
             client, flow, me.node, programs, settings, callbacks.tell, callbacks.linked, callbacks.connected
         )
+        self._office = Office(client, flow, me.node, callbacks.connected, self.report)
         self._suspicions: dict[NodeId, Suspicion] = {}
         self._to_be_written = threading.Event()
         self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(JOB_LIMIT)
@@ -229,6 +231,8 @@ class Coordination:
 
     def _on_suspected(self, names: list[str]) -> None:
         self._changed.set()
+        if names:
+            self._jobs.put(self._office.depose)
 
     def _refresh_members(self) -> None:
         self._callbacks.members(read_members(self._client, self._flow))
@@ -345,7 +349,7 @@ class Coordination:
     def _candidate(self) -> None:
         while not self._closed.is_set():
             try:
-                self._client.Election(f"{self._root}/controller", self._me.node).run(self._control)
+                self._client.Election(self._office.path, self._me.node).run(self._control)
             except (KazooException, KazooTimeoutError) as error:
                 if not self._closed.is_set():
                     log.warning("election interrupted: %s", type(error).__name__)
@@ -361,6 +365,9 @@ class Coordination:
         session = self._client.client_id
         # The office belongs to the session; compare-and-set keeps a late decision from doing harm.
         while not self._closed.is_set() and self._client.connected and self._client.client_id == session:
+            if not self._office.held():
+                log.warning("%s is not the controller any more", self._me.node)
+                return
             self._changed.clear()
             self._controller.decide()
             self._changed.wait(CONTROL_S)

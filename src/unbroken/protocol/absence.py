@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from unbroken.protocol.ids import NodeId
@@ -78,3 +78,16 @@ class Absence:
     def given_up(self, now_s: float) -> frozenset[NodeId]:
         """Nodes that are not expected to return."""
         return frozenset(node for node, since in self.since.items() if now_s - since >= self.return_grace_s)
+
+
+def out_of_office(
+    line: Sequence[NodeId], me: NodeId, suspected: Collection[NodeId], connected: Collection[NodeId]
+) -> list[NodeId]:
+    """Of the candidates in ``line`` those before ``me`` that are to make room; none unless all of them are.
+
+    Whoever stands first holds the office. One in line is passed over if somebody suspects it and ``me`` has no
+    connection to it either.
+    """
+    before = list(line[: line.index(me)]) if me in line else []
+    gone = all(node in suspected and node not in connected for node in before)
+    return before if gone else []
