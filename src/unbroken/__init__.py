@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from unbroken.connectors.delta import Delta
     from unbroken.connectors.files import Files
     from unbroken.connectors.generator import Generator
+    from unbroken.connectors.kafka_sink import KafkaSink
     from unbroken.connectors.kafka_source import Kafka
     from unbroken.connectors.postgres import PostgreSQL
     from unbroken.connectors.push import Push
@@ -29,6 +30,7 @@ __all__ = [
     "Generator",
     "JsonLines",
     "Kafka",
+    "KafkaSink",
     "Parquet",
     "PostgreSQL",
     "Push",
@@ -47,6 +49,7 @@ _HOMES = {
     "Generator": "unbroken.connectors.generator",
     "JsonLines": "unbroken.connectors.sinks",
     "Kafka": "unbroken.connectors.kafka_source",
+    "KafkaSink": "unbroken.connectors.kafka_sink",
     "Parquet": "unbroken.connectors.sinks",
     "PostgreSQL": "unbroken.connectors.postgres",
     "Push": "unbroken.connectors.push",

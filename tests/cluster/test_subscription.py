@@ -83,7 +83,7 @@ class Host:
     def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer:
         return encode_unit(header, pa.table({"n": [header.number]}))
 
-    def pin(self, shard: str, newcomer: str, least: int) -> dict[str, Any]:
+    def pin(self, shard: str, newcomer: str, least: int, needs: dict[str, int]) -> dict[str, Any]:
         raise NotImplementedError
 
     def read_pin(self, question: dict[str, Any]) -> Any:
@@ -92,7 +92,7 @@ class Host:
     def release_pin(self, pin: str) -> bool:
         raise NotImplementedError
 
-    def ask_gate(self, replica: str, instance: str, start: int) -> int:
+    def ask_gate(self, replica: str, instance: str, start: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
     def read_inbox(self, replica: str, stream: str, number: int) -> pa.Table:

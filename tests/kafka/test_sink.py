@@ -18,14 +18,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 
 from kafka.broker import Broker
 from kafka.server import Server
 from kafka.sink_child import header, sink, table
+from support import wait_until
 from unbroken.connectors import kafka_ledger, kafka_sink
 from unbroken.connectors.kafka_sink import KafkaSinkWriter
+from unbroken.connectors.sink_ledger import Mark
 from unbroken.errors import UnbrokenError
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -308,10 +311,11 @@ def test_a_commit_without_an_answer_is_found_out(kafka: Server, topic: Topic, br
     def at(step: str) -> None:
         if step == "flushed" and freeze:
             os.kill(pid, signal.SIGSTOP)
+            wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, DEADLINE_S, "the broker stops")
 
     freeze = False
     writer = KafkaSinkWriter(sink(kafka.servers, name, options={"transaction.timeout.ms": 1_500}), at)
-    assert writer.deliver(header(1), table(1))
+    deliver_all(writer, 1, 1)
     freeze = True
     try:
         with pytest.raises(UnbrokenError, match="Unit 2 is not known to be written"):
@@ -322,6 +326,20 @@ def test_a_commit_without_an_answer_is_found_out(kafka: Server, topic: Topic, br
     deliver_all(writer, 2, 3)
     writer.close()
     assert rows(kafka.servers, name) == whole(1, 3)
+
+
+def test_rows_whose_end_the_brokers_have_lost_are_taken_back(
+    kafka: Server, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is done about it, with brokers that have not; those that are killed above do lose ends now and then."""
+    name = topic("out", 3)
+    lost = iter([Mark(1, 1_000)])
+    monkeypatch.setattr(kafka_ledger.Ledger, "lost", lambda self, deadline: next(lost, None))
+    with opened(kafka.servers, name, key="unit") as writer:
+        assert deliver_all(writer, 1, 2) == {1: True, 2: True}
+    assert sorted(rows(kafka.servers, name)) == whole(1, 2)
+    partitions = [message.partition() for message in read(kafka.servers, name, "read_uncommitted")]
+    assert set(partitions) == {0, 1, 2} and len(partitions) == 3 + len(whole(1, 2))
 
 
 def test_the_ledger_outlives_the_writers_and_says_so(
@@ -398,7 +416,8 @@ def test_mistakes_are_explained(kafka: Server, topic: Topic) -> None:
     ):
         writer.deliver(header(1), table(1))
     small = topic("small", config={"max.message.bytes": "2000"})
-    for unit, parameters in enumerate(({}, {"exactly_once": False}, {"options": {"message.max.bytes": 5000}}), 1):
+    ways: list[dict[str, Any]] = [{}, {"exactly_once": False}, {"options": {"message.max.bytes": 5000}}]
+    for unit, parameters in enumerate(ways, 1):
         with opened(kafka.servers, small, **parameters) as writer:
             with pytest.raises(UnbrokenError, match=r"message of \d{5} bytes.*max.message.bytes"):
                 writer.deliver(header(unit), pa.table({"text": ["short", "x" * 20_000]}))

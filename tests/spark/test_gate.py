@@ -171,9 +171,16 @@ class Trap:
             range(1, UNITS), self._replicas
         )
 
-    def _ask(self, node: Any, ask: Callable[[str, str, int], int], replica: str, instance: str, start: int) -> int:
-        answer = ask(replica, instance, start)
-        if answer == start and start in self._given_up:
+    def _ask(
+        self,
+        node: Any,
+        ask: Callable[[str, str, dict[str, Any]], dict[str, Any]],
+        replica: str,
+        instance: str,
+        offset: dict[str, Any],
+    ) -> dict[str, Any]:
+        answer, start = ask(replica, instance, offset), int(offset["cut"])
+        if answer == offset and start in self._given_up:
             self._give_up(replica, start)
             inboxes = node.protocol.replicas[ReplicaId.parse(replica)].inboxes.values()
             wait_until(

@@ -46,7 +46,7 @@ class Service:
             raise FileNotFoundError(str(header.number))
         return pa.py_buffer(content(header))
 
-    def pin(self, shard: str, newcomer: str, least: int) -> dict[str, Any]:
+    def pin(self, shard: str, newcomer: str, least: int, needs: dict[str, int]) -> dict[str, Any]:
         raise NotImplementedError
 
     def read_pin(self, question: dict[str, Any]) -> Any:
@@ -55,8 +55,8 @@ class Service:
     def release_pin(self, pin: str) -> bool:
         raise NotImplementedError
 
-    def ask_gate(self, replica: str, instance: str, start: int) -> int:
-        return start + 1
+    def ask_gate(self, replica: str, instance: str, start: dict[str, Any]) -> dict[str, Any]:
+        return {"cut": int(start["cut"]) + 1}
 
     def read_inbox(self, replica: str, stream: str, number: int) -> pa.Table:
         return pa.table({"n": [number], "replica": [replica], "stream": [stream]})

@@ -131,7 +131,7 @@ def test_questions_are_answered(server: NodeServer, service: Service) -> None:
         (result,) = client.do_action(flight.Action(kind, json.dumps(question).encode()), options)
         return json.loads(result.body.to_pybytes())
 
-    assert ask("gate", replica="seg.0#0", instance="i", start=4) == 5
+    assert ask("gate", replica="seg.0#0", instance="i", start={"cut": 4}) == {"cut": 5}
     assert ask("status") == {"node": "served"}
     assert ask("stop") is None and service.stops == 1
     ticket = flight.Ticket(json.dumps({"replica": "r", "stream": "s", "number": 3}).encode())

@@ -85,6 +85,25 @@ def bench_strategies(strategies: str, intervals: str, rate: int, as_json: bool) 
         _print(result["ratios"], as_json)
 
 
+@bench.command("ordering")
+@click.option("--orderings", default="pulse,leader-zookeeper,leader-kafka", show_default=True)
+@click.option("--inputs", default="balanced,unbalanced", show_default=True, help="Rates of the two inputs.")
+@click.option("--kills", default="leader,follower", show_default=True, help="Which node is killed, one run each.")
+@click.option("--seconds", default=60, show_default=True, help="Length of each run from its first result on.")
+@click.option("--kafka", metavar="HOST:PORT", help="Servers for leader-kafka, which is left out without them.")
+@AS_JSON
+def bench_ordering(orderings: str, inputs: str, kills: str, seconds: int, kafka: str | None, as_json: bool) -> None:
+    """Input ordered by pulses or by a leader: latency, bytes, and what a killed leader or follower costs."""
+    from unbroken.bench.ordering import OrderingSettings, ordering_table, run_ordering
+
+    result = run_ordering(OrderingSettings.parse(orderings, inputs, kills, seconds, kafka), _say)
+    if as_json:
+        _print(result, as_json)
+    else:
+        out.print(ordering_table(result))
+        _print(result["ratios"], as_json)
+
+
 @click.command()
 @click.option("--seeds", default="1-30", show_default=True, help="Schedules to run, as 17, 1-30 or 1-3,8.")
 @click.option("--length", "length_s", default=45.0, show_default=True, help="Seconds in which faults begin.")

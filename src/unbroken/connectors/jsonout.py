@@ -27,15 +27,16 @@ def json_lines(table: pa.Table) -> Iterator[bytes]:
     encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
     for start in range(0, table.num_rows, SLICE_ROWS):
         part = table.slice(start, SLICE_ROWS)
-        columns = [_values(column) for column in part.columns]
+        columns = [json_values(column) for column in part.columns]
         rows = zip(*columns, strict=True)
         yield "".join(encode(dict(zip(names, row, strict=True))) + "\n" for row in rows).encode()
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
+def json_values(column: pa.ChunkedArray) -> list[Any]:
+    """What stands for each value of a column in JSON, as Python values."""
     kind = column.type
     if pt.is_dictionary(kind):
-        return _values(column.cast(kind.value_type))
+        return json_values(column.cast(kind.value_type))
     if pt.is_timestamp(kind):
         zone = "Z" if kind.tz else ""
         utc = column.cast(pa.timestamp(kind.unit, "UTC"))

@@ -16,6 +16,7 @@ from unbroken.config import Settings
 from unbroken.connectors.base import SinkConnector, SourceConnector
 from unbroken.connectors.delta import Delta
 from unbroken.connectors.files import Files
+from unbroken.connectors.kafka_sink import KafkaSink
 from unbroken.connectors.kafka_source import Kafka
 from unbroken.connectors.postgres import PostgreSQL
 from unbroken.connectors.push import Push
@@ -37,6 +38,7 @@ SINKS: dict[str, Callable[..., SinkConnector]] = {
     "jsonlines": JsonLines,
     "console": Console,
     "client": Client,
+    "kafka": KafkaSink,
     "postgresql": PostgreSQL,
     "delta": Delta,
 }

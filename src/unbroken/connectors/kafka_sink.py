@@ -1,0 +1,202 @@
+"""The sink that writes to Kafka topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from unbroken.connectors.base import SinkConnector, SinkWriter
+from unbroken.connectors.kafka_calls import Deadline, Place
+from unbroken.connectors.kafka_client import KafkaError, Options, client_problems, is_topic, server_list
+from unbroken.connectors.kafka_delivery import Lane, Repeats, Transactions
+from unbroken.connectors.kafka_ledger import Ledger, marks, prepare, replicas
+from unbroken.connectors.kafka_messages import Headers, Message, RowFormat
+from unbroken.connectors.sink_ledger import stream_name
+from unbroken.protocol.ids import segment_of
+from unbroken.protocol.units import UnitHeader
+
+UNIT_HEADER = "unbroken-unit"
+"""The header that names the unit of a message: ``<segment>.<shard>/<number>``."""
+
+LEDGER_SUFFIX = ".ledger"
+
+TIMEOUT = "transaction.timeout.ms"
+
+TRANSACTION_TIMEOUT_MS = 30_000
+"""After this the brokers end a transaction by themselves. It only matters to readers of the topic, whom a transaction
+holds up that is open and that no replica is left to end; and it has to be longer than a unit takes to be written."""
+
+LOOK_UP_S = 10.0
+"""For a look at the ledger before a run begins."""
+
+RESERVED = {
+    "transactional.id": "leave it out, because the sink gives each stream its own",
+    "enable.idempotence": "leave it out, because the sink always writes so",
+    "acks": "leave it out, because a unit counts when all replicas have it",
+    "request.required.acks": "leave it out, because a unit counts when all replicas have it",
+    "isolation.level": "leave it out, because the sink reads its ledger as it needs it",
+    "enable.partition.eof": "leave it out, because the sink reads its ledger as it needs it",
+    "delivery.report.only.error": "leave it out, because the sink needs the reports as they are",
+}
+
+
+class KafkaSink(SinkConnector):
+    """Each row becomes a message; each unit appears once, whole, to consumers with ``isolation.level=read_committed``.
+
+    Parameters
+    ----------
+    servers
+        ``host:port`` of brokers, one or several.
+    topic
+        The topic, which has to be there.
+    topic_column
+        A column with the topic of each row; rows without one go to ``topic``.
+    format
+        ``json``: the value is a JSON object of the columns. ``raw``: the columns ``value`` and, if there is one,
+        ``key`` are taken as they are; they are strings or binary.
+    key
+        The column, or columns, that make the key of a message. Rows with the same key go to the same partition, as
+        Kafka's own clients choose it; without one they are spread.
+    headers
+        A column with headers: a map, or an array of structs of key and value.
+    exactly_once
+        False writes without transactions and ledger: quicker, and after a failure units may be there twice. The flow
+        has to say ``guarantee="at-least-once"`` then.
+    ledger
+        The topic that says which units were delivered, ``<topic>.ledger`` unless it is named. It is made if missing.
+    unit_header
+        Whether messages say in a header `UNIT_HEADER` which unit they belong to.
+    options
+        Further settings of librdkafka, such as ``compression.type`` and those for security.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        topic: str | None = None,
+        *,
+        topic_column: str | None = None,
+        format: Literal["json", "raw"] = "json",
+        key: str | Sequence[str] = (),
+        headers: str | None = None,
+        exactly_once: bool = True,
+        ledger: str | None = None,
+        unit_header: bool = True,
+        options: Options | None = None,
+    ) -> None:
+        self.servers = servers
+        self.topic = topic
+        self.ledger = f"{topic}{LEDGER_SUFFIX}" if ledger is None and topic is not None else ledger
+        self.idempotent = exactly_once
+        self.unit_header = unit_header
+        self.options: Options = dict(options or {})
+        self.rows = RowFormat(topic, format, (key,) if isinstance(key, str) else tuple(key), topic_column, headers)
+
+    def problems(self) -> list[str]:
+        found = client_problems(self.servers, self.options, RESERVED)
+        rows = self.rows
+        if self.topic is None and rows.topic_column is None:
+            found.append("The Kafka sink has no topic; give topic=, or topic_column= for a topic of each row.")
+        elif self.topic is not None and not is_topic(self.topic):
+            found.append(f"topic is {self.topic!r}, which Kafka does not take as a name; {_NAMES}.")
+        if rows.kind not in ("json", "raw"):
+            found.append(f"format is {rows.kind!r}; give 'json' or 'raw'.")
+        if rows.kind == "raw" and len(rows.key) > 1:
+            found.append("With format='raw' the key is one column; give one, or use format='json'.")
+        if not isinstance(self.options.get(TIMEOUT, 0), int | float):
+            found.append(f"The option {TIMEOUT} is {self.options[TIMEOUT]!r}; give a number of milliseconds.")
+        if any(not isinstance(name, str) or not name for name in rows.key):
+            found.append(f"key is {rows.key!r}; give the name of a column, or a list of names.")
+        return found + (self._ledger_problems() if self.idempotent else [])
+
+    def _ledger_problems(self) -> list[str]:
+        if self.ledger is None:
+            missing = self.topic is None and self.rows.topic_column is not None
+            return ["With topic_column alone the ledger has no name; give ledger=."] if missing else []
+        if self.ledger == self.topic:
+            return [f"ledger and topic are both {self.topic!r}; the ledger has to be a topic of its own."]
+        if not is_topic(self.ledger) and (self.topic is None or is_topic(self.topic)):
+            return [f"ledger is {self.ledger!r}, which Kafka does not take as a name; {_NAMES}."]
+        return []
+
+    @property
+    def place(self) -> Place:
+        return Place(server_list(self.servers), self.options)
+
+    def occupied(self) -> str | None:
+        if not self.idempotent or self.ledger is None:
+            return None
+        found = sorted(marks(self.place, self.ledger, self.identity, Deadline(LOOK_UP_S)).items())
+        if not found:
+            return None
+        stream, mark = found[0]
+        return (
+            f"the topic {self.ledger} has unit {mark.number} of {stream}, which an earlier run of this sink delivered"
+        )
+
+    def open(self, flow_dir: Path) -> KafkaSinkWriter:
+        return KafkaSinkWriter(self)
+
+
+class KafkaSinkWriter(SinkWriter):
+    """Hands the units of each stream to its `Lane`; connects with the first unit that has rows.
+
+    A unit without rows leaves no trace: delivering it again changes nothing either.
+    """
+
+    def __init__(self, sink: KafkaSink, at: Callable[[str], None] = lambda _: None) -> None:
+        self._sink = sink
+        self._at = at
+        self._lanes: dict[str, Lane] = {}
+
+    def deliver(self, header: UnitHeader, table: pa.Table) -> bool:
+        if table.num_rows == 0:
+            return True
+        producer = header.stream.producer
+        stream = stream_name(header.stream)
+        if stream not in self._lanes:
+            self._lanes[stream] = self._lane(stream, producer.index)
+        unit = f"{segment_of(producer.part)}.{producer.index}/{header.number}".encode()
+        headers: Headers = [(UNIT_HEADER, unit)] if self._sink.unit_header else []
+
+        def rows() -> Iterable[Message]:
+            return self._sink.rows.messages(table, headers)
+
+        return self._lanes[stream].deliver(header, rows)
+
+    def close(self) -> None:
+        while self._lanes:
+            self._lanes.popitem()[1].close()
+
+    def _lane(self, stream: str, shard: int) -> Lane:
+        sink, place = self._sink, self._sink.place
+        timeout_ms = float(sink.options.get(TIMEOUT, TRANSACTION_TIMEOUT_MS))
+        deadline = Deadline(timeout_ms / 1000)
+        copies = self._copies(place, deadline)
+        if not sink.idempotent:
+            return Repeats(place, deadline.seconds)
+        if sink.ledger is None:
+            raise KafkaError("The Kafka sink has no ledger; give ledger=.")
+        prepare(place, sink.ledger, shard, copies, deadline)
+        ledger = Ledger(place, sink.ledger, shard, f"{sink.identity}/{stream}")
+        # With the ledger's name, so that two runs of a flow that write to different topics do not meet.
+        identifier = f"unbroken/{sink.ledger}/{sink.identity}/{stream}"
+        return Transactions(place, deadline.seconds, ledger, identifier, self._at)
+
+    def _copies(self, place: Place, deadline: Deadline) -> int:
+        """How often the topic is replicated, so that the ledger will be as safe; -1 leaves that to the brokers."""
+        sink = self._sink
+        if sink.topic is None:
+            return -1
+        found = replicas(place, place.admin(), sink.topic, deadline)
+        if not found and not sink.options.get("allow.auto.create.topics"):
+            raise KafkaError(
+                f"The topic {sink.topic} is not there (Kafka at {place.servers}); create it, or correct the name."
+            )
+        return min(found, default=-1)
+
+
+_NAMES = "use letters, digits, '.', '_' and '-', at most 249"
