@@ -218,11 +218,10 @@ def test_processes_at_the_same_time(kafka: Server, topic: Topic) -> None:
     assert rows(kafka.servers, name) == whole(1, last)
 
 
-@pytest.mark.parametrize("unit", [1, 2])
-def test_a_process_is_killed_between_two_steps(kafka: Server, topic: Topic, unit: int) -> None:
-    """At each step, with the first unit, for which it takes the producer, and the next one; all at the same time."""
+def test_a_process_is_killed_between_two_steps(kafka: Server, topic: Topic) -> None:
+    """Between any two, of the first unit, for which it takes the producer, and of a later one; all at the same time."""
 
-    def killed(step: str, name: str) -> None:
+    def killed(step: str, unit: int, name: str) -> None:
         with child(kafka.servers, name, 1, 3, step=step, unit=unit, signal="SIGKILL") as process:
             before = delivered(process)
             assert process.returncode == -signal.SIGKILL and len(before) == unit - 1, step
@@ -231,20 +230,23 @@ def test_a_process_is_killed_between_two_steps(kafka: Server, topic: Topic, unit
         assert after[unit] == (step != "committed") and after[3], step
         assert rows(kafka.servers, name) == whole(1, 3), step
 
-    steps = [*FIRST_STEPS, *STEPS] if unit == 1 else STEPS
-    at_once(*(partial(killed, step, topic("out")) for step in steps))
+    places = [*((step, 1) for step in FIRST_STEPS), *((step, 2) for step in STEPS)]
+    at_once(*(partial(killed, *place, topic("out")) for place in places))
 
 
-@pytest.mark.parametrize("step", ["read", "settled", "flushed"])
-def test_a_frozen_process_goes_on_when_another_has_delivered(kafka: Server, topic: Topic, step: str) -> None:
-    name = topic("out")
-    with child(kafka.servers, name, 1, 4, step=step, unit=1, signal="SIGSTOP") as process:
-        wait_stopped(process)
-        with opened(kafka.servers, name) as writer:
-            assert deliver_all(writer, 1, 2) == {1: True, 2: True}
-        process.send_signal(signal.SIGCONT)
-        assert delivered(process) == {1: False, 2: False, 3: True, 4: True}
-    assert rows(kafka.servers, name) == whole(1, 4)
+def test_a_frozen_process_goes_on_when_another_has_delivered(kafka: Server, topic: Topic) -> None:
+    """It had looked, had begun or was about to commit; all at the same time."""
+
+    def frozen(step: str, name: str) -> None:
+        with child(kafka.servers, name, 1, 4, step=step, unit=1, signal="SIGSTOP") as process:
+            wait_stopped(process)
+            with opened(kafka.servers, name) as writer:
+                assert deliver_all(writer, 1, 2) == {1: True, 2: True}, step
+            process.send_signal(signal.SIGCONT)
+            assert delivered(process) == {1: False, 2: False, 3: True, 4: True}, step
+        assert rows(kafka.servers, name) == whole(1, 4), step
+
+    at_once(*(partial(frozen, step, topic("out")) for step in ("read", "settled", "flushed")))
 
 
 def test_a_frozen_process_whose_transaction_was_ended_writes_the_unit_again(kafka: Server, topic: Topic) -> None:
