@@ -54,7 +54,7 @@ def history(cluster: LocalCluster) -> list[str]:
         client.close()
 
 
-@pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
+@pytest.mark.parametrize("guarantee", [pytest.param("at-least-once", marks=pytest.mark.slow), "at-most-once"])
 def test_the_node_that_delivers_is_killed(tmp_path: Path, guarantee: str) -> None:
     path = tmp_path / "notes.txt"
     with (
