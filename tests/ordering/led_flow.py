@@ -18,7 +18,7 @@ KEYS = 7
 MANY, FEW = 200, 2
 """Rows of the two inputs in a pulse."""
 
-PULSES = 45
+PULSES = 40
 OUT = os.environ.get("UNBROKEN_TEST_OUT", "out")
 
 flow = Dataflow(
