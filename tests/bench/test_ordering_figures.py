@@ -30,10 +30,10 @@ from unbroken.bench.ordering_figures import (
     newest_cuts,
     ratios,
     terms,
-    told_since,
     units_per_pulse,
     victim,
 )
+from unbroken.bench.strategy_figures import told_since
 from unbroken.client import Result
 from unbroken.demo.measure import Sample
 from unbroken.environment import variables

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unbroken.bench.figures import spread
-from unbroken.bench.observed import END_SLACK_S, START_S, Observed, Say, observed
+from unbroken.bench.observed import END_SLACK_S, START_S, Observed, Say, observed, wait_until
 from unbroken.demo.measure import FAULT_WINDOW_MS, Sample, Schedule, measure
 from unbroken.errors import UnbrokenError
 
@@ -23,6 +23,7 @@ READ_S = 0.5
 
 SHORTEST_S = 10
 SETTLE_S = 20.0
+ANSWER_S = 10.0
 """How much longer than planned the warm-up may take until results come within a few pulses."""
 
 SETTLED_PULSES = 4
@@ -208,3 +209,17 @@ def _leads(state: State) -> bool:
 def _rows(settings: DeliverySettings, plan: Schedule) -> int:
     """Source rows between the warm-up and the kill."""
     return int(settings.rate * (plan.kill_s - plan.warm_s))
+
+
+def reading(run: Observed) -> Reading:
+    """The counters of all nodes; one that does not answer in time would be missing in the sums."""
+    found: list[Reading] = []
+
+    def complete() -> bool:
+        states = run.cluster.status()
+        if all(state.get("state") == "running" for state in states):
+            found.append(Reading.of(states))
+        return bool(found)
+
+    wait_until(complete, ANSWER_S, "all nodes to answer")
+    return found[0]

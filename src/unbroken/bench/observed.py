@@ -186,10 +186,12 @@ class Observed:
 
 
 @contextmanager
-def observed(flow_file: str, load: Mapping[str, Any]) -> Iterator[Observed]:
+def observed(
+    flow_file: str, load: Mapping[str, Any], read: Callable[[Subscription], Reader] = Reader
+) -> Iterator[Observed]:
     """Run a flow of this package with ``load`` in its environment (UNBROKEN_BENCH_...); it has given its first result.
 
-    A node that is killed stays dead.
+    A node that is killed stays dead. ``read`` takes the results.
     """
     environment = {f"UNBROKEN_BENCH_{name}": str(value) for name, value in load.items()}
     with variables(environment), tempfile.TemporaryDirectory() as directory:
@@ -198,7 +200,7 @@ def observed(flow_file: str, load: Mapping[str, Any]) -> Iterator[Observed]:
             cluster.start()
             cluster.wait_ready(READY_S)
             with cluster.subscribe(SINK) as results:
-                reader = Reader(results)
+                reader = read(results)
                 reader.start()
                 wait_until(lambda: bool(reader.by_shard) or reader.ended(), FIRST_RESULT_S, "the first result")
                 yield Observed(cluster, reader)

@@ -10,30 +10,24 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psutil
 from rich.table import Table
 
-from unbroken.bench.delivery import Reading
+from unbroken.bench.delivery import reading
 from unbroken.bench.figures import pulse
 from unbroken.bench.observed import (
     END_SLACK_S,
-    FIRST_RESULT_S,
     LOOK_S,
-    READY_S,
-    SINK,
     START_S,
     Observed,
     Reader,
     Say,
-    wait_until,
+    observed,
 )
 from unbroken.bench.ordering_figures import (
     WAYS,
@@ -44,17 +38,14 @@ from unbroken.bench.ordering_figures import (
     newest_cuts,
     ratios,
     terms,
-    told_since,
     units_per_pulse,
     victim,
 )
 from unbroken.bench.strategies import cpu_seconds
-from unbroken.bench.strategy_figures import first_notice, missing_units, spent
+from unbroken.bench.strategy_figures import first_notice, missing_units, spent, told_since
 from unbroken.client import Result
-from unbroken.cluster.launcher import LocalCluster
 from unbroken.connectors.kafka_client import client
 from unbroken.demo.measure import Sample, Schedule
-from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import ShardId
 
@@ -74,7 +65,6 @@ SETTLE_S = 20.0
 """How much longer than planned the warm-up may take until results come within a few pulses."""
 
 SETTLED_PULSES = 4
-ANSWER_S = 10.0
 KAFKA_S = 3.0
 """How long a Kafka server may take to accept a connection; one that is there does at once."""
 
@@ -248,7 +238,9 @@ def _measure(case: Case, settings: OrderingSettings, say: Say) -> dict[str, Any]
         "SECONDS": seconds,
         "PULSE_MS": PULSE_MS,
     }
-    with _observed(load) as (run, reader):
+    with observed("ordered.py", load, InputReader) as run:
+        reader = run.reader
+        assert isinstance(reader, InputReader)
         run.settle(plan.warm_s, SETTLED_PULSES * PULSE_MS, plan.warm_s + SETTLE_S)
         quiet = _stay_quiet(run, plan.kill_s - plan.warm_s, _pids(run, case, settings))
         kill = _kill(run, case)
@@ -293,50 +285,18 @@ def _figures(
     }
 
 
-@contextmanager
-def _observed(load: Mapping[str, Any]) -> Iterator[tuple[Observed, InputReader]]:
-    """Run the flow with ``load`` in its environment, and read its results by input; it has given its first one."""
-    environment = {f"UNBROKEN_BENCH_{name}": str(value) for name, value in load.items()}
-    with (
-        variables(environment),
-        tempfile.TemporaryDirectory() as directory,
-        LocalCluster(Path(__file__).with_name("ordered.py"), Path(directory) / "state", supervise=False) as cluster,
-    ):
-        cluster.start()
-        cluster.wait_ready(READY_S)
-        with cluster.subscribe(SINK) as results:
-            reader = InputReader(results)
-            reader.start()
-            wait_until(lambda: bool(reader.by_shard) or reader.ended(), FIRST_RESULT_S, "the first result")
-            yield Observed(cluster, reader), reader
-
-
 def _stay_quiet(run: Observed, seconds: float, pids: Mapping[str, Sequence[int]]) -> Quiet:
     """Let the flow run, and tell what it needed; ``pids`` are the processes whose time is counted, by what they are."""
-    since_ms, first, began = time.time() * 1000, _reading(run), time.monotonic()
+    since_ms, first, began = time.time() * 1000, reading(run), time.monotonic()
     began_cpu = {name: cpu_seconds(found) for name, found in pids.items()}
     while time.monotonic() < began + seconds:
         if run.reader.ended():
             raise UnbrokenError("the flow ended before the kill; the machine may be too busy: try again alone")
         time.sleep(LOOK_S)
     used = {name: cpu_seconds(found) - began_cpu[name] for name, found in pids.items()}
-    passed, last = time.monotonic() - began, _reading(run)
+    passed, last = time.monotonic() - began, reading(run)
     cores = {name: round(used[name] / passed, 3) if found else None for name, found in pids.items()}
     return Quiet(since_ms, spent(first, last), last.rows - first.rows, cores)
-
-
-def _reading(run: Observed) -> Reading:
-    """The counters of all nodes; one that does not answer in time would be missing in the sums."""
-    found: list[Reading] = []
-
-    def complete() -> bool:
-        states = run.cluster.status()
-        if all(state.get("state") == "running" for state in states):
-            found.append(Reading.of(states))
-        return bool(found)
-
-    wait_until(complete, ANSWER_S, "all nodes to answer")
-    return found[0]
 
 
 def _kill(run: Observed, case: Case) -> Kill:

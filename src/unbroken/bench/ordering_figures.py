@@ -129,15 +129,6 @@ def elections(known: Sequence[Term], killed_ms: float, killed: NodeId) -> dict[s
     }
 
 
-def told_since(history: History, killed_ms: float) -> list[str]:
-    """What was told from the kill on, each with the seconds after it."""
-    return [
-        f"{_seconds(killed_ms, float(entry['time_ms'])):.2f} s, {entry['node']}: {entry['sentence']}"
-        for entry in history
-        if entry["time_ms"] >= int(killed_ms)
-    ]
-
-
 # --- comparison ---------------------------------------------------------------------------------------
 
 

@@ -17,11 +17,20 @@ from typing import Any
 import psutil
 from rich.table import Table
 
-from unbroken.bench.delivery import Reading
+from unbroken.bench.delivery import reading
 from unbroken.bench.figures import STEADY_S, Phases, pulse, spread
-from unbroken.bench.observed import END_SLACK_S, START_S, Observed, Say, observed, wait_until
+from unbroken.bench.observed import END_SLACK_S, START_S, Observed, Say, observed
 from unbroken.bench.restart import measure_restart
-from unbroken.bench.strategy_figures import UNDETECTED, Recovery, first_notice, gaps, missing_units, ratios, spent
+from unbroken.bench.strategy_figures import (
+    UNDETECTED,
+    Recovery,
+    first_notice,
+    gaps,
+    missing_units,
+    ratios,
+    spent,
+    told_since,
+)
 from unbroken.cluster.status import overhead
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import ShardId
@@ -41,7 +50,6 @@ AFTER_S = 20.0
 RESTART_S = 45.0
 """Time for which rows come after the kill, and where the node has to be started again, which takes half of it."""
 
-ANSWER_S = 10.0
 LONGEST_INTERVAL = 1_000
 
 
@@ -171,7 +179,7 @@ def _measure(strategy: str, interval: int, rate: int, say: Say) -> dict[str, Any
         try:
             run.await_end(seconds + END_SLACK_S)
         except UnbrokenError as error:
-            story = "; ".join(_since(run.history(), kill.at_ms))
+            story = "; ".join(told_since(run.history(), kill.at_ms))
             raise UnbrokenError(f"{error}. Since the kill: {story}") from error
         history = run.history()
     detected_ms = None
@@ -194,7 +202,7 @@ def _measure(strategy: str, interval: int, rate: int, say: Say) -> dict[str, Any
         "missing_units": missing_units(units),
         "first_unit": min(units),
         "duplicated": run.reader.duplicated,
-        "story": _since(history, kill.at_ms),
+        "story": told_since(history, kill.at_ms),
     }
     say(f"{name}: overhead {figures['overhead']}, {figures['gap_ms']['after'] / 1000:.1f} s without results")
     return figures
@@ -203,27 +211,13 @@ def _measure(strategy: str, interval: int, rate: int, say: Say) -> dict[str, Any
 def _stay_quiet(run: Observed, seconds: float) -> Quiet:
     """Let the flow run, and tell what it needed."""
     pids = [process.pid for process in run.cluster.nodes.values()]
-    first, began_cpu, began = _reading(run), cpu_seconds(pids), time.monotonic()
+    first, began_cpu, began = reading(run), cpu_seconds(pids), time.monotonic()
     while time.monotonic() < began + seconds:
         if run.reader.ended():
             raise UnbrokenError("the flow ended before the kill; the machine may be too busy: try again alone")
         time.sleep(0.1)
-    last, used, passed = _reading(run), cpu_seconds(pids) - began_cpu, time.monotonic() - began
+    last, used, passed = reading(run), cpu_seconds(pids) - began_cpu, time.monotonic() - began
     return Quiet(spent(first, last), last.rows - first.rows, round(used / passed, 3))
-
-
-def _reading(run: Observed) -> Reading:
-    """The counters of all nodes; one that does not answer in time would be missing in the sums."""
-    found: list[Reading] = []
-
-    def complete() -> bool:
-        states = run.cluster.status()
-        if all(state.get("state") == "running" for state in states):
-            found.append(Reading.of(states))
-        return bool(found)
-
-    wait_until(complete, ANSWER_S, "all nodes to answer")
-    return found[0]
 
 
 def _kill(run: Observed) -> Kill:
@@ -233,15 +227,6 @@ def _kill(run: Observed) -> Kill:
         raise UnbrokenError(f"no node hosts {MEASURED}")
     node, controller = next(iter(hosts)), run.controller()
     return Kill(node, run.kill(node), node == controller)
-
-
-def _since(history: Iterable[dict[str, Any]], killed_ms: float) -> list[str]:
-    """What was told from the kill on, each with the seconds after it."""
-    return [
-        f"{max(0.0, entry['time_ms'] - killed_ms) / 1000:.2f} s, {entry['node']}: {entry['sentence']}"
-        for entry in history
-        if entry["time_ms"] >= int(killed_ms)
-    ]
 
 
 def _shown(value: float | None, unit: str, digits: int = 2) -> str:

@@ -87,6 +87,15 @@ def first_notice(history: Iterable[Mapping[str, Any]], killed_ms: float, about: 
     return max(min(times), killed_ms) if times else None
 
 
+def told_since(history: Iterable[Mapping[str, Any]], killed_ms: float) -> list[str]:
+    """What was told from the kill on, each with the seconds after it."""
+    return [
+        f"{max(0.0, entry['time_ms'] - killed_ms) / 1000:.2f} s, {entry['node']}: {entry['sentence']}"
+        for entry in history
+        if entry["time_ms"] >= int(killed_ms)
+    ]
+
+
 def gaps(samples: Samples, killed_ms: float) -> dict[str, float]:
     """The longest time between two results, in the steady time before the kill and from then to the end."""
     phases = Phases.of(samples, killed_ms, float("inf"))
