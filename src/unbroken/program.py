@@ -12,6 +12,7 @@ from typing import Any
 from unbroken.errors import Problem
 from unbroken.flow import Dataflow
 from unbroken.network import is_network
+from unbroken.protocol.consistency import Availability
 from unbroken.protocol.ids import part_of, segment_of
 from unbroken.protocol.layout import Topology
 from unbroken.protocol.strategy import Strategy
@@ -126,18 +127,21 @@ def merged(programs: Sequence[Program]) -> Topology:
     replicas: dict[str, int] = {}
     strategies: dict[str, Strategy] = {}
     led: frozenset[str] = frozenset()
+    availability: dict[str, Availability] = {}
     for program in programs:
         segments |= program.topology.segments
         edges |= dict.fromkeys(program.topology.edges)
         replicas |= program.topology.replicas
         strategies |= program.topology.strategies
         led |= program.topology.led
+        availability |= program.topology.availability
     earlier = {segment_of(part): part for part in programs[0].topology.segments}
     replaces = {
         part: earlier[segment_of(part)] for part in newest.segments if part not in programs[0].topology.segments
     }
     shape = (newest.sources, segments, newest.sinks, tuple(edges), replicas, newest.client_sinks)
-    return Topology(*shape, replaces, strategies, newest.at_most_once, newest.whole, led)
+    ways = (replaces, strategies, newest.at_most_once, newest.whole, led, availability, newest.bucketed)
+    return Topology(*shape, *ways)
 
 
 def consumers(programs: Sequence[Program], part: str) -> tuple[Consumer, ...]:

@@ -41,10 +41,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class Cut:
-    """How far a pulse reaches in one source; ``exhausted`` says that nothing will ever follow."""
+    """How far a pulse reaches in one source; ``exhausted`` says that nothing will ever follow.
+
+    A source that cannot be asked is not ``reachable``: it may have rows that nobody knows of, while the silence of one
+    that can be says that there are none.
+    """
 
     position: Position
     exhausted: bool = False
+    reachable: bool = True
 
 
 class SourceReader(ABC):
@@ -93,7 +98,19 @@ class SinkWriter(ABC):
 
     @abstractmethod
     def deliver(self, header: UnitHeader, table: pa.Table) -> bool:
-        """Put the unit into the sink; False if it was there already."""
+        """Put the unit into the sink; False if it was there already.
+
+        If the sink takes tentative units, this one takes the place of all that cover pulses up to its own.
+        """
+
+    def deliver_tentative(self, header: UnitHeader, table: pa.Table) -> bool:
+        """Put a unit into the sink that is not stable, marked as such; False if the sink has its pulse already.
+
+        ``header.since`` and ``header.pulse`` say which pulses it covers, ``header.stream.home`` is the stream whose
+        stable units will replace it. Calls for a stream are one after the other with those of ``deliver``, on one node;
+        on others they may be at the same time.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes stable units only")
 
     def close(self) -> None:  # noqa: B027
         """Let go of files and connections."""
@@ -107,6 +124,9 @@ class SinkConnector(ABC):
 
     idempotent: bool = True
     """Whether a unit that is delivered again changes nothing, because the sink keeps a ledger with the data."""
+
+    tentative: bool = False
+    """Whether it takes units that are not stable, and replaces them by the stable ones."""
 
     identity: str = ""
     """The flow's name and the sink's in it, set when it is declared: how a ledger that several flows share knows it."""

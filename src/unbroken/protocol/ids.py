@@ -10,6 +10,18 @@ NodeId = str
 GENERATION = "@"
 """Stands between the name of a segment and the generation of the code that its part of the flow runs."""
 
+FORK = "~"
+"""Ends the name of a part whose results are tentative: those of the part without it, made without some input."""
+
+
+def fork_of(part: str) -> str:
+    return f"{part}{FORK}"
+
+
+def home_of(part: str) -> str:
+    """The part that a fork stands in for; any other part itself."""
+    return part.removesuffix(FORK)
+
 
 def part_of(segment: str, generation: int) -> str:
     """The name of the part that runs a segment's code of a generation; the first one is named like the segment."""
@@ -18,12 +30,12 @@ def part_of(segment: str, generation: int) -> str:
 
 def segment_of(part: str) -> str:
     """The segment whose code a part runs."""
-    return part.partition(GENERATION)[0]
+    return home_of(part).partition(GENERATION)[0]
 
 
 def generation_of(part: str) -> int:
     """The generation from which on a part's results count."""
-    return int(part.partition(GENERATION)[2] or 1)
+    return int(home_of(part).partition(GENERATION)[2] or 1)
 
 
 @dataclass(frozen=True, order=True)
@@ -104,6 +116,12 @@ class StreamId:
     @classmethod
     def parse(cls, text: str) -> StreamId:
         return _parse_stream(text)
+
+    @property
+    def home(self) -> StreamId:
+        """The stream whose place a fork's takes for a while; any other stream itself."""
+        part = home_of(self.producer.part)
+        return self if part == self.producer.part else StreamId(ShardId(part, self.producer.index), self.consumer)
 
 
 @lru_cache(maxsize=4096)

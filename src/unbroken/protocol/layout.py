@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from unbroken.errors import require
+from unbroken.protocol.consistency import Availability
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
 from unbroken.protocol.strategy import Strategy
 from unbroken.protocol.turns import Turn
@@ -33,6 +34,11 @@ class Topology:
 
     The replicas of the parts in ``led`` take their input as a leader among them says, the others by pulses.
 
+    Parts with an ``availability`` go on without input that is missing for too long, with tentative results.
+
+    In a ``bucketed`` flow sources are not cut together: unit b of a source has its rows of the b-th stretch of event
+    time, and comes when that source says that there are no more of them.
+
     With ``whole``, a node has replicas of all shards or of none: a copy of the dataflow that takes its input from
     nobody else and is given up as a whole.
     """
@@ -48,6 +54,8 @@ class Topology:
     at_most_once: bool = False
     whole: bool = False
     led: frozenset[str] = frozenset()
+    availability: Mapping[str, Availability] = field(default_factory=dict)
+    bucketed: bool = False
 
     def strategy(self, part: str) -> Strategy:
         """How a part is kept available; unless it says otherwise, by replicas that all do everything."""

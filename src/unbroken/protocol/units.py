@@ -54,6 +54,9 @@ class UnitHeader:
     (the same on every replica) and ``final`` says that no unit will ever follow it. ``generation`` is the generation
     of the user's code whose results count for that pulse, which all sources agree on with the cut. In a flow that
     delivers at most once, so they do on the version of the ``layout`` that says who delivers it.
+
+    A unit that is not ``stable`` was made without part of its input. It covers the pulses after ``since`` up to
+    ``pulse``, and stable units of these pulses take its place; its number only counts the units of its own maker.
     """
 
     stream: StreamId
@@ -66,6 +69,7 @@ class UnitHeader:
     final: bool = False
     generation: int = 1
     layout: int = 0
+    since: int = 0
 
     def to_bytes(self) -> bytes:
         value = {
@@ -79,6 +83,7 @@ class UnitHeader:
             "final": self.final,
             "generation": self.generation,
             "layout": self.layout,
+            "since": self.since,
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -96,4 +101,5 @@ class UnitHeader:
             final=bool(value["final"]),
             generation=int(value["generation"]),
             layout=int(value.get("layout", 0)),
+            since=int(value.get("since", 0)),
         )
