@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unbroken.availability import WAIT, Availability
     from unbroken.connectors.call import Call, Unit
     from unbroken.connectors.delta import Delta
     from unbroken.connectors.files import Files
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "WAIT",
+    "Availability",
     "Call",
     "Client",
     "Console",
@@ -40,6 +43,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "WAIT": "unbroken.availability",
+    "Availability": "unbroken.availability",
     "Call": "unbroken.connectors.call",
     "Client": "unbroken.connectors.sinks",
     "Console": "unbroken.connectors.sinks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import Annotated, Any
 
@@ -24,6 +25,22 @@ def milliseconds(value: Any) -> Any:
 
 
 Duration = Annotated[float, BeforeValidator(milliseconds)]
+
+
+def instant(value: Any) -> Any:
+    """Turn ``"2026-03-01T12:00:00Z"`` or a datetime into milliseconds since 1970; without a zone, UTC is meant."""
+    if isinstance(value, str):
+        try:
+            value = dt.datetime.fromisoformat(value.strip())
+        except ValueError:
+            raise ValueError(f"{value!r} is not a point in time; write for example '2026-03-01T12:00:00Z'") from None
+    if not isinstance(value, dt.datetime):
+        return value
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
+    return (aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
+
+
+Instant = Annotated[int, BeforeValidator(instant)]
 
 _UNITS_BYTES = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000, "tb": 1_000_000_000_000}
 
@@ -176,6 +193,10 @@ class Settings(BaseModel):
         pattern=r"^(zookeeper|kafka://[^/]+(/[A-Za-z0-9._-]+)?)$",
         description="Where leaders publish their orders: 'zookeeper', or 'kafka://HOST:PORT', perhaps with '/TOPIC'.",
     )
+    order_log_options: dict[str, str | int | float | bool] = Field(
+        default_factory=dict,
+        description="Settings of librdkafka for a log in Kafka, such as {'security.protocol': 'SASL_SSL'}.",
+    )
     order_settle: Duration = Field(
         default=5,
         ge=0,
@@ -187,6 +208,18 @@ class Settings(BaseModel):
         ge=50,
         le=600_000,
         description="How long a leader that can be reached may order nothing before another one takes the lead.",
+    )
+    bucket: Duration = Field(
+        default=500,
+        ge=50,
+        le=3_600_000,
+        description="With ordering='bucket': the length of event time that makes one unit, in whole milliseconds. "
+        "There is a micro-batch for each, and a stateful one takes about 150 to 200 ms.",
+    )
+    bucket_origin: Instant | None = Field(
+        default=None,
+        description="With ordering='bucket': the event time at which the first bucket begins, such as "
+        "'2026-03-01T12:00:00Z', for rows of the past; by default, when the flow is started for the first time.",
     )
     client_retain: int = Field(
         default=2_000, ge=1, le=1_000_000, description="Units kept for clients that subscribe late."
@@ -220,6 +253,8 @@ class Settings(BaseModel):
                 f"link_timeout ({self.link_timeout:g} ms) must be at least twice heartbeat "
                 f"({self.heartbeat:g} ms), or healthy links would be given up"
             )
+        if self.bucket != int(self.bucket):
+            raise ValueError(f"bucket must be a whole number of milliseconds, got {self.bucket:g} ms")
         if 0 < self.ring_period < 20:
             raise ValueError(f"ring_period must be 0 (off) or at least 20 ms, got {self.ring_period:g} ms")
         return self

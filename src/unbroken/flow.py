@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from unbroken.availability import WAIT, Availability
 from unbroken.config import Settings, load_settings, milliseconds
 from unbroken.connectors.base import SinkConnector, SourceConnector
 from unbroken.errors import FlowError, Problem
@@ -21,18 +22,24 @@ if TYPE_CHECKING:
 
 OUTPUT_MODES = ("append", "update")
 ROUTINGS = ("hashing", "random", "primary")
-ORDERINGS = ("pulse", "leader")
+ORDERINGS = ("pulse", "leader", "bucket")
 HA = tuple(ha.value for ha in Ha)
 NAME_HELP = "use letters, digits, '-' and '_', starting with a letter"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A named input of the dataflow."""
+    """A named input of the dataflow.
+
+    ``event_time`` names the column by which rows are put into buckets; a row may come up to ``disorder`` later than one
+    that has a later time.
+    """
 
     name: str
     connector: SourceConnector
     where: str
+    event_time: str | None = None
+    disorder: str | float = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,8 @@ class Segment:
     ``shard_by`` maps each input to the columns whose hash decides the shard of a row; it is empty with one
     shard. ``cut_time`` names a timestamp column added to every input: the time at which the sources cut the
     pulse, the same on every replica. ``routing`` says how rows are split among shards that share the load and stand in
-    for each other, ``ordering`` who decides which units a micro-batch takes.
+    for each other, ``ordering`` who decides which units a micro-batch takes. ``availability`` is what its author
+    wrote, and None for one that waits for input that is missing.
     """
 
     name: str
@@ -78,6 +86,7 @@ class Segment:
     where: str
     routing: str | None = None
     ordering: str = "pulse"
+    availability: Availability | str | None = None
 
     def strategy(self) -> Strategy:
         return replace(self.redundancy.strategy(), shares=self.routing is not None)
@@ -108,7 +117,9 @@ class Dataflow:
         or 'none'.
     ordering
         Who decides which units a micro-batch takes, unless segments say otherwise: the 'pulse' of the sources, or a
-        'leader' among the replicas.
+        'leader' among the replicas. Or, for all of them, 'bucket': the event time of rows.
+    availability
+        The bound on the delay of results while input is missing, unless segments say otherwise; without one, they wait.
     **settings
         See :class:`unbroken.config.Settings`.
 
@@ -126,6 +137,7 @@ class Dataflow:
     replicas: int = 2
     ha: str = Ha.ACTIVE.value
     ordering: str = "pulse"
+    availability: Availability | str | None = None
     settings: Settings = field(init=False)
     sources: dict[str, Source] = field(init=False, default_factory=dict)
     segments: dict[str, Segment] = field(init=False, default_factory=dict)
@@ -133,23 +145,37 @@ class Dataflow:
     where: str = field(init=False)
 
     def __init__(
-        self, name: str, *, replicas: int = 2, ha: str = Ha.ACTIVE.value, ordering: str = "pulse", **settings: Any
+        self,
+        name: str,
+        *,
+        replicas: int = 2,
+        ha: str = Ha.ACTIVE.value,
+        ordering: str = "pulse",
+        availability: Availability | str | None = None,
+        **settings: Any,
     ) -> None:
         self.where = _caller()
         self.name = _checked_name(name, f"{self.where}, dataflow")
         self.replicas = replicas
         self.ha = ha
         self.ordering = ordering
+        self.availability = availability
         self.settings = load_settings(f"{self.where}, dataflow {name}", settings)
         self.sources = {}
         self.segments = {}
         self.sinks = {}
 
-    def source(self, name: str, connector: SourceConnector) -> Source:
-        """Declare an input."""
+    def source(
+        self, name: str, connector: SourceConnector, event_time: str | None = None, disorder: str | float = 0
+    ) -> Source:
+        """Declare an input.
+
+        With ``ordering="bucket"``, ``event_time`` is the timestamp column by which its rows are put into buckets, and
+        ``disorder`` how much later a row may come than one with a later time (``"2s"``).
+        """
         where = f"{_caller()}, source {name}"
         self._free(name, where)
-        source = Source(_checked_name(name, where), connector, where)
+        source = Source(_checked_name(name, where), connector, where, event_time, disorder)
         self.sources[name] = source
         return source
 
@@ -166,6 +192,7 @@ class Dataflow:
         state_horizon: str | float | None = None,
         routing: str | None = None,
         ordering: str | None = None,
+        availability: Availability | str | None = None,
         output_mode: str = "append",
         cut_time: str | None = None,
     ) -> Callable[[SegmentFunction], Segment]:
@@ -184,6 +211,9 @@ class Dataflow:
 
         With ``ordering="leader"`` one of the replicas decides what each micro-batch takes of which input, and the
         others follow it through a log: nobody waits for the slower of two inputs, and a lost leader is replaced.
+
+        With an ``availability`` the segment goes on without input that stays missing, with tentative results that
+        stable ones replace later; ``WAIT`` is for a segment that waits where the dataflow says otherwise.
         """
         caller = _caller()
         names = tuple(part if isinstance(part, str) else part.name for part in inputs)
@@ -212,6 +242,7 @@ class Dataflow:
                 where=where,
                 routing=routing,
                 ordering=self.ordering if ordering is None else ordering,
+                availability=self._availability(availability),
             )
             self.segments[part] = segment
             return segment
@@ -236,6 +267,11 @@ class Dataflow:
         if replicas is None and k_safety is None and how != Ha.NONE.value:
             replicas = self.replicas
         return Redundancy(how, replicas, k_safety, every, horizon)
+
+    def _availability(self, asked: Availability | str | None) -> Availability | str | None:
+        """What a segment leaves out is as the dataflow says."""
+        given = self.availability if asked is None else asked
+        return None if given == WAIT else given
 
     def _free(self, name: str, where: str) -> None:
         if name == "ingress" or name in self.sources or name in self.segments or name in self.sinks:

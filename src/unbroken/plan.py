@@ -9,10 +9,11 @@ from pathlib import Path
 
 from pyspark import cloudpickle
 
+from unbroken.availability import availability_problems, available_segments
 from unbroken.errors import FlowError, Problem
 from unbroken.flow import OUTPUT_MODES, Dataflow, Segment
 from unbroken.network import is_network
-from unbroken.ordering import led_segments, ordering_problems
+from unbroken.ordering import bucketed, led_segments, ordering_problems
 from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.redundancy import pair_problems, redundancy_problems
 
@@ -68,7 +69,7 @@ def load_text(path: Path, text: str, generation: int = 1) -> Dataflow:
 def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:
     """The flow's shards and streams; raises with every problem that can be seen without Spark."""
     problems = [*_part_problems(flow), *_segment_problems(flow, nodes or flow.settings.nodes), *pair_problems(flow)]
-    problems += ordering_problems(flow)
+    problems += [*ordering_problems(flow), *availability_problems(flow)]
     order = _order(flow, problems)
     if problems:
         raise FlowError(problems)
@@ -88,6 +89,9 @@ def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:
         at_most_once=flow.settings.guarantee == "at-most-once",
         whole=flow.settings.pairs == "cluster",
         led=led_segments(flow),
+        bucketed=bucketed(flow),
+        availability={name: how.protocol() for name, how in available_segments(flow).items()},
+        tentative_sinks=frozenset(name for name, sink in flow.sinks.items() if sink.connector.tentative),
     )
 
 

@@ -66,6 +66,9 @@ class Program:
             at_most_once=was.at_most_once,
             whole=was.whole,
             led=frozenset(renamed[part] for part in was.led),
+            availability={renamed[part]: how for part, how in was.availability.items()},
+            bucketed=was.bucketed,
+            tentative_sinks=was.tentative_sinks,
         )
         return Program(generation, file, text, topology, _keys(flow, parts))
 
@@ -86,6 +89,9 @@ class Program:
                 "at_most_once": topology.at_most_once,
                 "whole": topology.whole,
                 "led": sorted(topology.led),
+                "availability": {part: how.to_json() for part, how in topology.availability.items()},
+                "bucketed": topology.bucketed,
+                "tentative_sinks": sorted(topology.tentative_sinks),
             },
             "keys": [[producer, consumer, *columns] for (producer, consumer), columns in self.keys.items()],
         }
@@ -104,6 +110,9 @@ class Program:
             at_most_once=bool(shape.get("at_most_once", False)),
             whole=bool(shape.get("whole", False)),
             led=frozenset(shape.get("led", ())),
+            availability={part: Availability.from_json(how) for part, how in shape.get("availability", {}).items()},
+            bucketed=bool(shape.get("bucketed", False)),
+            tentative_sinks=frozenset(shape.get("tentative_sinks", ())),
         )
         keys = {(row[0], row[1]): tuple(row[2:]) for row in value["keys"]}
         return cls(int(value["generation"]), value["file"], value["text"], topology, keys)
@@ -140,8 +149,8 @@ def merged(programs: Sequence[Program]) -> Topology:
         part: earlier[segment_of(part)] for part in newest.segments if part not in programs[0].topology.segments
     }
     shape = (newest.sources, segments, newest.sinks, tuple(edges), replicas, newest.client_sinks)
-    ways = (replaces, strategies, newest.at_most_once, newest.whole, led, availability, newest.bucketed)
-    return Topology(*shape, *ways)
+    modes = (newest.at_most_once, newest.whole, led, availability, newest.bucketed, newest.tentative_sinks)
+    return Topology(*shape, replaces, strategies, *modes)
 
 
 def consumers(programs: Sequence[Program], part: str) -> tuple[Consumer, ...]:
@@ -217,6 +226,9 @@ def differences(before: Dataflow, after: Dataflow) -> list[Problem]:
     if before.settings.pairs == "cluster":
         what = "with pairs='cluster' code cannot be replaced while the flow runs: that takes replicas that come alone"
         out.append(Problem(after.where, what, "stop the flow and start it afresh, or run it with pairs='partition'"))
+    if "bucket" in (before.ordering, after.ordering):
+        what = "the code of a flow whose units are buckets of event time cannot be replaced while it runs"
+        out.append(Problem(after.where, what, "stop the flow and start it again with the other file"))
     compare(after.where, "the name of the dataflow", before.name, after.name)
     compare(after.where, "the settings", before.settings.model_dump(), after.settings.model_dump())
     compare(after.where, "the list of sources", sorted(before.sources), sorted(after.sources))
@@ -237,6 +249,7 @@ def differences(before: Dataflow, after: Dataflow) -> list[Problem]:
             compare(new.where, what, getattr(old, what), getattr(new, what))
         for what in ("ha", "replicas", "k_safety", "checkpoint_every", "state_horizon"):
             compare(new.where, what, getattr(old.redundancy, what), getattr(new.redundancy, what))
+        compare(new.where, "availability", old.availability, new.availability)
         if old.shards > 1:
             compare(new.where, "shard_by", dict(old.shard_by), dict(new.shard_by))
     return out

@@ -6,9 +6,11 @@ Needs nothing but the standard library, so that producers can copy what they nee
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime as dt
 import http.client
 import json
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -26,12 +28,19 @@ MAX_ANSWER_BYTES = 100_000
 _FINAL = {400, 401, 404, 405, 409, 413}
 """Answers that another attempt would only get again."""
 
+BEATS = 3
+"""Signs of life in the time after which a silent producer would count as failed."""
+
+LEAVE_S = 2.0
+"""How long a client that is closed tries to say so."""
+
 
 @dataclass(frozen=True)
 class _Batch:
     sequence: int
     body: bytes
     content_type: str
+    sign: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,7 @@ class _Answer:
     code: int
     said: str
     leader: str | None
+    heartbeat_ms: float | None = None
 
 
 class PushClient:
@@ -50,6 +60,10 @@ class PushClient:
     A producer that restarts must go on where it was: keep its ``producer_id`` and give ``next_sequence``, one
     above the last number that `send` returned, sending again what was not acknowledged as the first batch. Or it
     uses a fresh id (the default) and accepts that a batch that was in doubt when it ended may come twice.
+
+    If the source asks for heartbeats, a client whose first batch is logged gives signs of life from then on, as long as
+    no batch is in doubt: whoever gives them has nothing that is late. `close` takes leave; a producer that ended
+    without it counts as failed until it is back under its id, or somebody calls `leave` for it.
 
     Parameters
     ----------
@@ -98,6 +112,8 @@ class PushClient:
         self._connection: http.client.HTTPConnection | None = None
         self._connected_to = ""
         self._doubt: _Batch | None = None
+        self._beating: dict[str, threading.Thread] = {}
+        self._still = threading.Event()
 
     def __enter__(self) -> PushClient:
         return self
@@ -139,13 +155,31 @@ class PushClient:
             self._doubt = None
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Take leave if signs of life were given, and let go of the connection."""
+        if self._beating and self._doubt is None:
+            with contextlib.suppress(UnbrokenError):
+                self.leave(LEAVE_S)
+        self._stop_beating()
+        self._disconnect()
+
+    def leave(self, deadline_s: float | None = None) -> None:
+        """Say that nothing is to be expected from this producer until it sends again; it is waited for no more.
+
+        Raises
+        ------
+        UnbrokenError
+            If no ingress node could be told within the deadline.
+        """
+        self._stop_beating()
+        self._deliver(_Batch(0, b"", JSON_TYPE, "leaving"), deadline_s)
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _deliver(self, batch: _Batch) -> int:
-        deadline = time.monotonic() + self._deadline_s
+    def _deliver(self, batch: _Batch, deadline_s: float | None = None) -> int:
+        deadline = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
         said: dict[str, str] = {}
         pause_s = 0.05
         while True:
@@ -171,12 +205,38 @@ class PushClient:
 
     def _finish(self, batch: _Batch, address: str, answer: _Answer) -> int:
         # The number of a refused batch is not used again either: an earlier attempt may have been logged.
-        self._doubt = None
-        self.next_sequence = batch.sequence + 1
+        if not batch.sign:
+            self._doubt = None
+            self.next_sequence = batch.sequence + 1
         if answer.code != 200:
             raise UnbrokenError(f"{address} refused batch {batch.sequence}: {answer.said}")
         self._preferred = address
+        if answer.heartbeat_ms is not None and not batch.sign:
+            self._beat(answer.heartbeat_ms / 1000 / BEATS)
         return batch.sequence
+
+    def _beat(self, period_s: float) -> None:
+        """Give signs of life to every node: any of them may be the next to ask how the producers are."""
+        for address in {*self.addresses, self._preferred} - self._beating.keys():
+            name = f"heartbeat-{address}"
+            thread = threading.Thread(target=self._beat_at, args=(address, period_s), name=name, daemon=True)
+            self._beating[address] = thread
+            thread.start()
+
+    def _beat_at(self, address: str, period_s: float) -> None:
+        still = self._still
+        while not still.wait(period_s):
+            if self._doubt is not None:
+                continue
+            connection = _connection(address, period_s)
+            with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+                connection.request("POST", self._path, b"", self._headers(_Batch(0, b"", JSON_TYPE, "alive")))
+                connection.getresponse().read(MAX_ANSWER_BYTES)
+
+    def _stop_beating(self) -> None:
+        self._still.set()
+        self._still = threading.Event()
+        self._beating = {}
 
     def _attempt(self, address: str, batch: _Batch, timeout_s: float) -> _Answer:
         reused = self._connection is not None and self._connected_to == address
@@ -186,23 +246,26 @@ class PushClient:
             return self._request(address, batch, timeout_s)
         return answer
 
-    def _request(self, address: str, batch: _Batch, timeout_s: float) -> _Answer:
+    def _headers(self, batch: _Batch) -> dict[str, str]:
         headers = {
             "Authorization": f"Bearer {self._token}",
             "Content-Type": batch.content_type,
             "X-Producer-Id": self.producer_id,
             "X-Sequence": str(batch.sequence),
         }
+        return {**headers, "X-Sign": batch.sign} if batch.sign else headers
+
+    def _request(self, address: str, batch: _Batch, timeout_s: float) -> _Answer:
         try:
             connection = self._connect(address, timeout_s)
-            connection.request("POST", self._path, batch.body, headers)
+            connection.request("POST", self._path, batch.body, self._headers(batch))
             response = connection.getresponse()
             content = response.read(MAX_ANSWER_BYTES)
         except (OSError, http.client.HTTPException) as error:
-            self.close()
+            self._disconnect()
             return _Answer(0, f"{type(error).__name__}: {error}", None)
         if response.will_close or not response.isclosed():
-            self.close()
+            self._disconnect()
         return _read_answer(response.status, content)
 
     def _connect(self, address: str, timeout_s: float) -> http.client.HTTPConnection:
@@ -211,18 +274,24 @@ class PushClient:
                 self._connection.sock.settimeout(timeout_s)
             self._connection.timeout = timeout_s
             return self._connection
-        self.close()
-        host, _, port = address.rpartition(":")
-        self._connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
+        self._disconnect()
+        self._connection = _connection(address, timeout_s)
         self._connected_to = address
         return self._connection
 
     def _gave_up(self, batch: _Batch, said: dict[str, str]) -> UnbrokenError:
         told = "; ".join(f"{address} said: {words}" for address, words in said.items()) or "none answered"
+        if batch.sign:
+            return UnbrokenError(f"No ingress node could be told that {self.producer_id} leaves ({told}).")
         return UnbrokenError(
             f"Batch {batch.sequence} could not be logged within {self._deadline_s:g} s ({told}). It is in doubt: "
             f"call resend(), or send() with the same rows, when the ingress nodes can be reached."
         )
+
+
+def _connection(address: str, timeout_s: float) -> http.client.HTTPConnection:
+    host, _, port = address.rpartition(":")
+    return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
 
 
 def _read_answer(code: int, content: bytes) -> _Answer:
@@ -238,7 +307,8 @@ def _read_answer(code: int, content: bytes) -> _Answer:
     except UnbrokenError:
         leader = None
     said = f"HTTP {code} {value.get('status', '')}".rstrip() + (f", {detail}" if detail else "")
-    return _Answer(code, said, leader)
+    heartbeat_ms = value.get("heartbeat_ms")
+    return _Answer(code, said, leader, heartbeat_ms if isinstance(heartbeat_ms, int | float) else None)
 
 
 def _host_port(address: str) -> str:

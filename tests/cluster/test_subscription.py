@@ -17,7 +17,8 @@ from kazoo.client import KazooClient
 from protocol.model_parts import chain
 from support import wait_until
 from unbroken import client as client_module
-from unbroken.client import Result, Subscription, push_addresses, subscribe
+from unbroken import client_hosts
+from unbroken.client import Event, Reconciled, Result, Subscription, Undo, push_addresses, subscribe
 from unbroken.cluster.documents import Member, connect, layout_bytes, root_of, topology_bytes
 from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 from unbroken.errors import UnbrokenError
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.cluster
 TOKEN = "secret"
 STREAM = StreamId(ShardId("s0", 0), ShardId("sink", 0))
 PRODUCER = ReplicaId(STREAM.producer, 0)
+FORK = StreamId(ShardId("s0~", 0), STREAM.consumer)
 TOPOLOGY = replace(chain((1,)), client_sinks=frozenset({"sink"}))
 flows = (f"flow-{number}" for number in itertools.count())
 
@@ -45,6 +47,7 @@ class Host:
         self.name = name
         self._box = Outbox(STREAM, frozenset(), retain=retain)
         self._routes: dict[str, str] = {}
+        self.heard: dict[str, int] = {}
         self._lock = threading.Lock()
         self.server = NodeServer("127.0.0.1", 0, TOKEN, self, 0.1)
 
@@ -56,6 +59,16 @@ class Host:
                 )
             self._box.trim()
             self._send()
+
+    def show(self, *pulses: int) -> None:
+        """Give out tentative results, each right behind the one before it."""
+        with self._lock:
+            for pulse in pulses:
+                header = UnitHeader(FORK, 1, pulse, 0, Digest(1, 0), stable=False, since=pulse - 1)
+                for subscriber, heard in self.heard.items():
+                    if 0 <= heard < pulse:
+                        self.heard[subscriber] = pulse
+                        self.server.send_unit(self._routes[subscriber], PRODUCER, header)
 
     def join(self, zk: KazooClient, flow: str) -> None:
         path = f"{root_of(flow)}/members/{self.name}"
@@ -73,6 +86,7 @@ class Host:
             if isinstance(message, Subscribe):
                 self._routes[message.subscriber] = sender
                 self._box.subscribe(message.subscriber, message.after)
+                self.heard[message.subscriber] = message.heard
             elif isinstance(message, Ack):
                 self._box.ack(message.subscriber, message.through)
             self._send()
@@ -204,7 +218,7 @@ def test_a_place_that_is_not_kept_is_refused(
 def test_a_node_that_joins_or_moves_is_linked(
     address: str, zk: KazooClient, hosts: list[Host], token_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "REFRESH_S", 0.1)
+    monkeypatch.setattr(client_hosts, "REFRESH_S", 0.1)
     hosts += [Host("a"), Host("b"), Host("a")]
     first, second, moved = hosts
     flow = flow_on(zk, first)
@@ -234,7 +248,84 @@ def test_closing_does_not_wait_for_the_reader(
     since = time.monotonic()
     results.close()
     assert time.monotonic() - since < 5
-    wait_until(lambda: not any(link._thread.is_alive() for link in results._links.values()), 10, "the links to end")
+    links = results._hosts._links.values()
+    wait_until(lambda: not any(link._thread.is_alive() for link in links), 10, "the links to end")
+
+
+def told(results: Subscription, count: int) -> list[str]:
+    """The next events in short: s, t and c for stable, tentative and corrected results, u and r for the marks."""
+    got: list[Event] = []
+
+    def enough() -> bool:
+        event = results.next_event(0.1)
+        if event is not None:
+            got.append(event)
+        return len(got) >= count
+
+    wait_until(enough, 10, lambda: f"{count} events, got {got}")
+    out: list[str] = []
+    for event in got:
+        match event:
+            case Result():
+                out.append(f"{'c' if event.correction else event.status[0]}{event.header.pulse}")
+                assert event.header.stream == STREAM
+            case Undo():
+                out.append(f"u{event.after_pulse}")
+            case Reconciled():
+                out.append(f"r{event.pulse}")
+    return out
+
+
+def test_tentative_results_come_and_are_corrected(
+    address: str, zk: KazooClient, hosts: list[Host], token_file: Path
+) -> None:
+    hosts += [Host("a"), Host("b")]
+    first, second = hosts
+    flow = flow_on(zk, *hosts)
+    first.produce(2)
+    with (
+        subscribe(address, flow, "sink", token_file, silence_s=0.5) as results,
+        subscribe(address, flow, "sink", token_file, stable_only=True) as stable,
+    ):
+        wait_until(lambda: len(first.heard) == len(second.heard) == 2, 10, "both to be asked by both")
+        assert sorted(first.heard.values()) == [-1, 0]
+        assert told(results, 2) == ["s1", "s2"]
+        first.show(3, 4)
+        assert told(results, 2) == ["t3", "t4"]
+        second.show(3, 4, 5, 6)
+        assert told(results, 2) == ["t5", "t6"], "the first one has been silent"
+        first.produce(5)
+        assert told(results, 4) == ["u2", "c3", "c4", "c5"]
+        second.produce(6)
+        assert told(results, 2) == ["c6", "r6"]
+        first.produce(7, final=True)
+        assert [event.header.pulse for event in results] == [7] and results.ended
+        assert take(stable, 7) == list(range(1, 8))
+
+
+def test_after_a_link_was_lost_nothing_tentative_comes_twice(
+    address: str, zk: KazooClient, hosts: list[Host], token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_hosts, "REFRESH_S", 0.1)
+    hosts += [Host("a"), Host("b"), Host("a")]
+    first, second, moved = hosts
+    flow = flow_on(zk, first, second)
+    with subscribe(address, flow, "sink", token_file, silence_s=30) as results:
+        wait_until(lambda: first.heard and second.heard, 10, "both to be asked")
+        first.show(1, 2)
+        assert told(results, 2) == ["t1", "t2"]
+        second.show(1, 2, 3)
+        first.server.close()
+        assert told(results, 1) == ["t3"], "the second is turned to as soon as the first is lost"
+        moved.join(zk, flow)
+        wait_until(lambda: moved.heard, 10, "the node that moved to be asked")
+        assert list(moved.heard.values()) == [3]
+        second.server.close()
+        moved.show(1, 2, 3, 4)
+        assert told(results, 1) == ["t4"]
+        moved.produce(4, final=True)
+        assert told(results, 6) == ["u0", "c1", "c2", "c3", "c4", "r4"]
+        assert list(results.events()) == []
 
 
 def test_sinks_that_cannot_be_read_are_refused(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from network.written import FILE, SOURCES, load, network
-from unbroken import Client, Console, Dataflow, Files, JsonLines, Parquet, Push
+from unbroken import Availability, Client, Console, Dataflow, Files, JsonLines, Parquet, Push
 from unbroken.errors import FlowError
 from unbroken.flow import Segment
 from unbroken.network.mistakes import keys_of
@@ -60,6 +60,35 @@ def test_every_operator_says_how_it_is_kept_available() -> None:
     assert topology.strategy("two") == Strategy(Ha.PASSIVE, 1, every=4)
     assert topology.strategy("three") == Strategy(Ha.UPSTREAM, 2, horizon_ms=10_000)
     assert topology.replicas["one"] == topology.replicas["two"] == topology.replicas["three"] == 1
+
+
+def test_every_operator_says_how_long_results_may_be_delayed() -> None:
+    operators = """\
+        one: {input: clicks, dup: {}, availability: {max_delay: 3s, during_failure: delay, reconcile: redo}}
+        two: {input: views, dup: {}, availability: wait}
+        three: {input: views, dup: {}}
+    """
+    bounds = {name: part.availability for name, part in load(network(operators)).segments.items()}
+    assert bounds == {
+        "one": Availability("3s", during_failure="delay", reconcile="redo"),
+        "two": None,
+        "three": None,
+    }
+    head = SOURCES + "availability: {max_delay: 2000, alpha: 0.5}\n"
+    assert set(build_topology(load(network(operators, head=head))).availability) == {"one", "three"}
+    assert load(network(operators, head=head)).segments["three"].availability == Availability(2_000, 0.5)
+
+
+def test_a_bound_for_all_operators_is_reported_with_its_line() -> None:
+    operators = "one: {input: [clicks, views], union: {}}"
+    with pytest.raises(FlowError) as refused:
+        load(network(operators, head=SOURCES + "availability: {max_delay: 3s, alpha: [1]}\n"))
+    (problem,) = refused.value.problems
+    assert problem.where == "net.yaml:5" and "availability.alpha must be a number, got [1]" in problem.what
+    with pytest.raises(FlowError) as refused:
+        build_topology(load(network(operators, head=SOURCES + "availability: {max_delay: 3ms}\n")))
+    (problem,) = refused.value.problems
+    assert problem.where == "net.yaml:1" and "max_delay='3ms' is too short" in problem.what
 
 
 def test_what_makes_no_sense_is_reported_with_its_line() -> None:

@@ -24,7 +24,7 @@ USED = "both: {input: [clicks, views], join: {on: {user: id}}}"
         (
             "x: {input: clicks, dup: {}, wumpus: 2}",
             "the key 'wumpus' is not known",
-            "use one of: aggregate, checkpoint_every, count",
+            "use one of: aggregate, availability, checkpoint_every, count",
         ),
         ("x: {input: clicks, dup: {}, count: {}}", "'dup' and 'count' are in one entry", "a name of its own"),
         ("x: {input: clicks}", "nothing says what this operator is", "use one of: aggregate"),
@@ -57,6 +57,26 @@ USED = "both: {input: [clicks, views], join: {on: {user: id}}}"
             "splits rows that belong together",
             "some of: user=id",
         ),
+        # a bound on the delay
+        ("x: {input: clicks, dup: {}, availability: 3s}", "availability: '3s' is no bound", "write {max_delay: 3s}"),
+        ("x: {input: clicks, dup: {}, availability: {}}", "'availability.max_delay' is missing", "during_failure"),
+        (
+            "x: {input: clicks, dup: {}, availability: {max_delay: 3s, alfa: 1}}",
+            "the key 'availability.alfa' is not known",
+            "did you mean 'alpha'?",
+        ),
+        (
+            "x: {input: clicks, dup: {}, availability: {max_delay: 3s, alpha: most}}",
+            "availability.alpha must be a number, got 'most'",
+            "a number",
+        ),
+        ("x: {input: clicks, dup: {}, availability: {max_delay: soon}}", "max_delay='soon' is not a length", "'3s'"),
+        (
+            "x: {input: clicks, dup: {}, availability: {max_delay: 3s, reconcile: repair}}",
+            "there is no reconcile='repair'",
+            "fork, redo, undo",
+        ),
+        ("x: {input: clicks, dup: {}, availability: {max_delay: 3s}, ha: none}", "this one has ha='none'", "WAIT"),
         # how many inputs
         ("x: {input: [clicks, views], dup: {}}", "dup takes 1 input, not 2", "'union' or 'join'"),
         ("x: {input: clicks, union: {}}", "union takes at least 2 inputs, not 1", "input: [one, other]"),

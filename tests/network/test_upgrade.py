@@ -80,6 +80,15 @@ def test_what_an_upgrade_must_not_change() -> None:
     ]
 
 
+def test_the_bound_on_the_delay_stays_however_it_is_written() -> None:
+    before = changed("{input: slow, count: {}}", "{input: slow, count: {}, availability: {max_delay: 3s}}")
+    same = before.replace("{max_delay: 3s}", "{alpha: 0.9, max_delay: 3s, reconcile: fork}")
+    assert replaced(before, same) == []
+    other = before.replace("{max_delay: 3s}", "{max_delay: 3s, reconcile: redo}")
+    (problem,) = differences(load(before), load(other))
+    assert problem.where == "net.yaml:10, operator total" and problem.what.startswith("availability was")
+
+
 PYTHON = """
 from unbroken import Client, Dataflow, Push
 

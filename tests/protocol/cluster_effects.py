@@ -60,6 +60,7 @@ SETTINGS = ProtocolSettings(
     patience_ms=60,
     grace_ms=50,
     ring_period_ms=0,
+    warm_units=0,
 )
 """The ring is off: no decision here depends on it, and its pings would make most of the steps of a schedule."""
 
@@ -204,11 +205,11 @@ class ClusterEffects:
             case SendUnit(to, replica, header):
                 if (link := self.exchanges.get((to, node.me))) is not None and link.alive:
                     link.units.append((replica, header))
-            case StoreUnit(replica, header):
+            case StoreUnit(replica, header, kept_as):
                 assert payload is not None
-                inbox = node.disk.replicas[replica].inbox
-                assert (header.stream, header.number) not in inbox, "a unit was accepted twice"
-                inbox[header.stream, header.number] = (header, payload)
+                inbox, number = node.disk.replicas[replica].inbox, kept_as or header.number
+                assert (header.stream, number) not in inbox, "a unit was accepted twice"
+                inbox[header.stream, number] = (header, payload)
             case DropInbox(replica, stream, numbers):
                 for number in numbers:
                     del node.disk.replicas[replica].inbox[stream, number]
@@ -274,7 +275,7 @@ class ClusterEffects:
                 node.jobs.clear()
                 node.pushed, node.cut = [], disk.base_pulse
             else:
-                node.sparks[replica] = FakeSpark(replica, _instances(node.protocol.topology, replica), disk)
+                node.sparks[replica] = FakeSpark(replica, instances_of(node.protocol.topology, replica.shard), disk)
         elif isinstance(step, StopReplica):
             if replica in node.sparks:
                 node.sparks[replica].fail()
@@ -337,7 +338,8 @@ class ClusterEffects:
         elif not again:
             for consumer in node.protocol.layout.counted(stream.consumer):
                 held = self.disk_of(consumer)
-                assert held is None or held.taken(stream) >= last, (
+                again = held is not None and last <= held.valid and (stream, last) in held.inbox
+                assert held is None or again or held.taken(stream) >= last, (
                     f"unit {last} of {stream} dropped before {consumer} committed it"
                 )
         if owner.shard == INGRESS:
@@ -371,6 +373,8 @@ class ClusterEffects:
         if faithful:
             known = self.units.setdefault((stream, number, disk.copy), content)
             assert known == content, f"unit {number} of {stream} is produced with another content"
+        elif (stream, number) in disk.outbox:
+            return disk.outbox[stream, number][0]  # what is there is right
         digest = digest_of(content)
         if final:
             self.finals[stream.producer] = number
@@ -380,6 +384,6 @@ class ClusterEffects:
         return header
 
 
-def _instances(topology: Topology, replica: ReplicaId) -> tuple[str, ...]:
+def instances_of(topology: Topology, shard: ShardId) -> tuple[str, ...]:
     """A query has one source instance per part it reads."""
-    return tuple(dict.fromkeys(stream.producer.part for stream in topology.inputs(replica.shard)))
+    return tuple(dict.fromkeys(stream.producer.part for stream in topology.inputs(shard)))

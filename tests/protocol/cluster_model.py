@@ -18,7 +18,7 @@ from protocol.sim_programs import Lane, generation_asked, lane_of, layout_asked
 from protocol.sim_sinks import OnceSink
 from unbroken.protocol.events import PushArrived, QueryFailed, ReplicaStopped, SinkFailed
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of, segment_of
-from unbroken.protocol.ingress import ProposeInSync
+from unbroken.protocol.ingress import Entry, ProposeInSync
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.replica import RESTARTS
 from unbroken.protocol.strategy import Ha
@@ -49,7 +49,7 @@ class Cluster(ClusterSteps):
                 out += [("wipe", name, True), *([("wipe", name, False)] if len(self.disks) > 2 else [])]
             if spared and name in self.store.present:
                 out.append(("expire", name))
-            for replica in node.sparks:
+            for replica in [replica for replica in node.sparks if replica in node.protocol.replicas]:
                 if self.spares([replica]):
                     out.append(("stop", name, replica))
                 failures = node.protocol.replicas[replica].failures
@@ -451,7 +451,7 @@ class Cluster(ClusterSteps):
         reference = (
             led_reference(self.topology, self.entries, self.logs)
             if self.topology.led
-            else self.programs.reference(self.entries)
+            else self.programs.reference(self.agreed())
         )
         if isinstance(self.sink, OnceSink):
             self.sink.check(reference, self._excused)
@@ -461,6 +461,10 @@ class Cluster(ClusterSteps):
             parts = [part for part, _ in found], [part for part, _ in expected]
             assert parts[0] == parts[1], f"{lane} got units of {parts[0]}, not of {parts[1]}"
             assert found == expected, f"{lane} is not what it would be without faults"
+
+    def agreed(self) -> dict[int, Entry]:
+        """The entries of the ingress log, from which all else follows."""
+        return self.entries
 
     def _excused(self, lane: Lane, part: str, number: int) -> bool:
         """Whether a unit may be missing where units are delivered at most once: its sink failed with it, its replica

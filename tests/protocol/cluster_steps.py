@@ -13,7 +13,7 @@ from itertools import permutations
 from typing import Any
 
 from protocol.cluster_effects import ClusterEffects, SimNode, Transfer
-from protocol.model_parts import Exchange, FakeSpark, Window, source_unit
+from protocol.model_parts import Exchange, FakeSpark, Window, memory_of, source_unit
 from protocol.sim_programs import Origin, generation_asked, lane_of, layout_asked, pulse_body
 from unbroken.protocol.events import (
     FetchFailed,
@@ -61,6 +61,7 @@ class ClusterSteps(ClusterEffects):
         """Let time pass until the next node wants to wake up; False if none does."""
         awake = [node for node in self.nodes.values() if not node.frozen]
         wakes = [wake for node in awake if (wake := node.protocol.next_wake_ms()) is not None]
+        wakes += self.other_wakes()
         if not wakes:
             return False
         self.now = max(self.now, min(wakes))
@@ -70,18 +71,22 @@ class ClusterSteps(ClusterEffects):
                 self.handle(node.me, Tick())
         return True
 
+    def other_wakes(self) -> list[float]:
+        """When something happens by itself for another reason."""
+        return []
+
     def runs(self, name: NodeId) -> bool:
         return name in self.nodes and not self.nodes[name].frozen
 
     def _link_actions(self) -> Iterator[Action]:
         awake = [name for name in self.nodes if self.runs(name)]
         for pair in permutations(awake, 2):
-            if pair not in self.exchanges:
+            if pair not in self.exchanges and self.may_connect(*pair):
                 yield ("connect", *pair)
         for exchange in [*self.exchanges.values(), *self.stale]:
-            if exchange.messages and self.runs(exchange.server):
+            if exchange.carries("messages") and self.runs(exchange.server):
                 yield ("message", exchange)
-            if exchange.units and self.runs(exchange.client):
+            if exchange.carries("units") and self.runs(exchange.client):
                 yield ("unit", exchange)
             if not exchange.alive:
                 if not exchange.client_noticed and self.runs(exchange.client):
@@ -142,16 +147,19 @@ class ClusterSteps(ClusterEffects):
 
     # --- links ----------------------------------------------------------------------------------------
 
+    def may_connect(self, _client: NodeId, _server: NodeId) -> bool:
+        return True
+
     def do_connect(self, client: NodeId, server: NodeId) -> None:
-        if (client, server) not in self.exchanges:
+        if (client, server) not in self.exchanges and self.may_connect(client, server):
             self.connect(client, server)
 
     def do_message(self, exchange: Exchange) -> None:
-        if exchange.messages:
+        if exchange.carries("messages"):
             self.handle(exchange.server, Received(exchange.client, exchange.messages.popleft()))
 
     def do_unit(self, exchange: Exchange) -> None:
-        if not exchange.units:
+        if not exchange.carries("units"):
             return
         owner, header = exchange.units.popleft()
         held = self.nodes[exchange.server].disk.replicas.get(owner)
@@ -211,14 +219,14 @@ class ClusterSteps(ClusterEffects):
         else:
             contents = {number: self._cut_contents(spark, state.inputs)}
         topology = self.programs.topology(spark.consumers)
-        strategy, before = topology.strategy(shard.part), disk.states[spark.committed]
+        strategy, before = memory_of(topology, shard.part), disk.states[spark.committed]
         watermark = before.watermark(number, strategy) if isinstance(before, Window) else 0
         outputs = spark.process(contents, topology.outputs(shard), strategy)
         headers = []
         for stream, content in outputs.items():
             box = node.protocol.outboxes.boxes.get(stream)
             # What is processed again to build a state is not for anybody.
-            faithful = spark.corrupt_from is None and (box is None or number > box.base)
+            faithful = spark.corrupt_from is None and (box is None or number > max(box.base, disk.valid))
             facts = (header.final, header.generation, header.layout, faithful, header.pulse)
             headers.append(self.write_unit(disk, stream, number, content, *facts))
         self.handle(node.me, Produced(spark.replica, number, tuple(headers), watermark))
@@ -265,12 +273,16 @@ class ClusterSteps(ClusterEffects):
             return
         job = node.jobs.popleft()
         if isinstance(job, PollSources):
-            body = pulse_body(job.pulse, self._generation(node, job.generation), next(self.serial), job.layout)
+            body = self.entry_body(job, self._generation(node, job.generation))
             self.handle(name, SourcesPolled(job.pulse, body, final=job.pulse >= self.pulses and self.may_end()))
         elif not job.entry.pulse:
             node.pushed.append(job.entry.body)
         else:
             self._cut_sources(node, job.entry)
+
+    def entry_body(self, job: PollSources, generation: int) -> bytes:
+        """What the sources say when they are asked for a pulse."""
+        return pulse_body(job.pulse, generation, next(self.serial), job.layout)
 
     def _generation(self, node: SimNode, wanted: int) -> int:
         """Generations never go back, whoever leads."""
@@ -297,13 +309,20 @@ class ClusterSteps(ClusterEffects):
         disk = node.disk.replicas[replica]
         rows, node.pushed, node.cut = (entry.body, *node.pushed), [], entry.pulse
         topology = self.programs.topology(node.generations)
-        facts = (entry.final, generation_asked(entry), layout_asked(entry))
+        facts = (generation_asked(entry), layout_asked(entry))
         headers = [
-            self.write_unit(disk, stream, entry.pulse, source_unit(stream, rows), *facts)
+            self.write_unit(disk, stream, number, source_unit(stream, of_unit), final, *facts)
             for source in topology.sources
+            for number, of_unit, final in self.source_units(source, entry, rows)
             for stream in topology.outputs(ShardId(source, 0))
         ]
         self.handle(node.me, Produced(replica, entry.pulse, tuple(headers)))
+
+    def source_units(
+        self, _source: str, entry: Entry, rows: tuple[bytes, ...]
+    ) -> Iterator[tuple[int, tuple[bytes, ...], bool]]:
+        """The units that a source makes with an entry of the log: number, rows, and whether it is the last."""
+        yield entry.pulse, rows, entry.final
 
     def do_sink(self, name: NodeId, stream: StreamId) -> None:
         node = self.nodes[name]

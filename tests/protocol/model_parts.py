@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from protocol.sim_disk import ReplicaDisk
+from unbroken.protocol.consistency import Reconcile
 from unbroken.protocol.cuts import Cut
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.layout import INGRESS, Topology
@@ -68,7 +69,10 @@ def diamond(shards: int = 1, replicas: int = 2) -> Topology:
 
 @dataclass
 class Exchange:
-    """One connection made by ``client`` to ``server``: messages go there, units come back, both in order."""
+    """One connection made by ``client`` to ``server``: messages go there, units come back, both in order.
+
+    One that is ``stalled`` keeps what is sent in one direction, or in both, until it flows again or is cut.
+    """
 
     client: NodeId
     server: NodeId
@@ -77,6 +81,11 @@ class Exchange:
     alive: bool = True
     client_noticed: bool = False
     server_noticed: bool = False
+    stalled: str = ""
+
+    def carries(self, what: str) -> bool:
+        """Whether there are ``messages`` or ``units`` under way that get through."""
+        return bool(getattr(self, what)) and self.stalled not in (what, "both")
 
     def cut(self, *, late_messages: bool) -> None:
         """Break the connection. Units under way are lost; messages may still trickle in at the server."""
@@ -116,6 +125,14 @@ class Window:
 
 
 State = int | Window
+
+
+def memory_of(topology: Topology, part: str) -> Strategy:
+    """How the state of a part forgets: that of one that can be built again from its recent input is a window."""
+    how = topology.availability.get(part)
+    if how is None or how.reconcile is not Reconcile.UNDO:
+        return topology.strategy(part)
+    return Strategy(Ha.UPSTREAM, horizon_ms=how.horizon_ms, timed=how.timed, foldable=how.foldable)
 
 
 def row_time(number: int) -> int:

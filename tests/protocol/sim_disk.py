@@ -102,7 +102,8 @@ class ReplicaDisk:
             self.admission = None  # known to the process that has received the copy, and to no later one
             return ReplicaState(self.base_pulse, self._stored(self.base_pulse), log=log)
         taken = self.cuts.get(self.committed, {})
-        self.inbox = {key: unit for key, unit in self.inbox.items() if key[1] > self.taken(key[0])}
+        stable = {key: unit for key, unit in self.inbox.items() if key[0].home == key[0]}
+        self.inbox = {key: unit for key, unit in stable.items() if key[1] > self.taken(key[0])}
         inboxes: dict[StreamId, tuple[UnitHeader, ...]] = {}
         for (stream, _), (header, _) in sorted(self.inbox.items(), key=lambda item: (str(item[0][0]), item[0][1])):
             inboxes[stream] = (*inboxes.get(stream, ()), header)

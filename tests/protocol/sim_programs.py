@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from protocol.model_parts import State, result_of, run_batch, source_unit
+from protocol.model_parts import State, memory_of, result_of, run_batch, source_unit
 from unbroken.program import Program, merged
 from unbroken.protocol.ids import ShardId, StreamId, part_of, segment_of
 from unbroken.protocol.ingress import Entry
@@ -60,6 +60,7 @@ class Programs:
             edges=tuple((name.get(a, a), name.get(b, b)) for a, b in was.edges),
             replicas={name.get(part, part): count for part, count in was.replicas.items()},
             strategies={name.get(part, part): strategy for part, strategy in was.strategies.items()},
+            availability={name.get(part, part): how for part, how in was.availability.items()},
         )
         self.known[generation] = Program(generation, "flow.py", "", topology, {})
         return generation
@@ -119,7 +120,7 @@ class _Run:
                     self.states[shard] = self.states[ShardId(latest[segment_of(shard.part)], shard.index)]
                     continue
                 contents = {stream: [units[stream]] for stream in topology.inputs(shard)}
-                before, strategy = self.states.get(shard, 0), topology.strategy(shard.part)
+                before, strategy = self.states.get(shard, 0), memory_of(topology, shard.part)
                 self.states[shard] = run_batch(shard, before, {number: contents}, strategy)
                 mine = [stream for stream in streams if stream.producer == shard]
                 units.update((stream, result_of(self.states[shard], stream)) for stream in mine)

@@ -104,6 +104,34 @@ def bench_ordering(orderings: str, inputs: str, kills: str, seconds: int, kafka:
         _print(result["ratios"], as_json)
 
 
+@bench.command("consistency")
+@click.option("--durations", default="2,5,15,30", show_default=True, help="Seconds without one of three inputs.")
+@click.option(
+    "--policies",
+    default="process/process,process/delay,process/suspend,delay/process,delay/delay,delay/suspend",
+    show_default=True,
+    help="What becomes of new input during the failure / while results are put right.",
+)
+@click.option("--reconcile", default="fork,redo,undo", show_default=True, help="All of them with the first policies.")
+@click.option("--max-delay", default="3s", show_default=True, help="The bound X on the delay of new results.")
+@click.option("--alpha", default=0.9, show_default=True, help="The share of X that is spent waiting.")
+@click.option("--rate", default=4_500, show_default=True, help="Rows per second of all inputs together.")
+@click.option("--bucket", default="500ms", show_default=True, help="Length of event time that makes one unit.")
+@click.option("--replicas", default=1, show_default=True)
+@click.option("--repeat", default=1, show_default=True, help="How often each failure is caused.")
+@AS_JSON
+def bench_consistency(durations: str, policies: str, reconcile: str, as_json: bool, **options: Any) -> None:
+    """Inputs that are missing for a while: delay of new results, tentative ones, and time to put them right."""
+    from unbroken.bench.consistency import ConsistencySettings, consistency_table, run_consistency
+
+    result = run_consistency(ConsistencySettings.parse(durations, policies, reconcile, **options), _say)
+    if as_json:
+        _print(result, as_json)
+    else:
+        out.print(consistency_table(result))
+        _print(result["ratios"], as_json)
+
+
 @click.command()
 @click.option("--seeds", default="1-30", show_default=True, help="Schedules to run, as 17, 1-30 or 1-3,8.")
 @click.option("--length", "length_s", default=45.0, show_default=True, help="Seconds in which faults begin.")

@@ -18,6 +18,9 @@ from unbroken.cli.shared import EXIT_REFUSED, out
 from unbroken.errors import FlowError, UnbrokenError
 
 if TYPE_CHECKING:
+    from unbroken.flow import Dataflow
+    from unbroken.protocol.consistency import Availability
+    from unbroken.protocol.layout import Topology
     from unbroken.protocol.strategy import Strategy
 
 FLOW_FILE = click.argument("file", type=click.Path(path_type=Path))
@@ -57,13 +60,55 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
         raise SystemExit(EXIT_REFUSED) from None
     if as_json:
         schemas = {name: schema.simpleString() for name, schema in analysis.schemas.items()}
-        click.echo(json.dumps({"ok": True, "flow": flow.name, "schemas": schemas}))
+        bounds = {name: how.to_json() for name, how in topology.availability.items()}
+        more = {"availability": bounds, "tentative": _tentative(flow, topology)} if bounds else {}
+        click.echo(json.dumps({"ok": True, "flow": flow.name, "schemas": schemas, **more}))
         return
     out.print(f"[bold green]ok[/] {flow.name}: {len(topology.streams)} streams", highlight=False)
     for name, schema in analysis.schemas.items():
         segment = flow.segments.get(name)
         copies = "source" if segment is None else _copies(segment.shards, topology.strategy(name))
+        copies += _bound(topology.availability[name]) if name in topology.availability else ""
         out.print(f"  {name} ({copies}): {schema.simpleString()}", highlight=False, markup=False)
+    for name, shown in _tentative(flow, topology).items():
+        sink = flow.sinks[name]
+        what = "tentative results, which stable ones replace" if shown else "stable results only"
+        kind = type(sink.connector).__name__
+        out.print(f"  {name} ({kind}, takes {sink.input}): {what}", highlight=False, markup=False)
+
+
+def _tentative(flow: Dataflow, topology: Topology) -> dict[str, bool]:
+    """The sinks of segments that go on without missing input, and whether they show tentative results."""
+    taking = {name: sink for name, sink in flow.sinks.items() if sink.input in topology.availability}
+    return {
+        name: not _suspends(topology.availability[sink.input]) and (sink.connector.client or sink.connector.tentative)
+        for name, sink in taking.items()
+    }
+
+
+def _suspends(how: Availability) -> bool:
+    """Whether a segment waits for missing input all the same."""
+    from unbroken.protocol.consistency import Policy
+
+    return how.during_failure is how.during_stabilization is Policy.SUSPEND
+
+
+def _bound(how: Availability) -> str:
+    """How long a segment waits for missing input, and what it does then."""
+    from unbroken.protocol.consistency import Reconcile
+    from unbroken.protocol.strategy import STATELESS
+    from unbroken.spark.horizon import readable
+
+    if _suspends(how):
+        return ", waits for missing input"
+    text = f", results within {readable(how.max_delay_ms)}"
+    text += f", tentative after {readable(how.patience_ms)}: {how.during_failure.value} during a failure, "
+    text += f"{how.during_stabilization.value} during stabilization, {how.reconcile.value}"
+    if how.reconcile is not Reconcile.UNDO:
+        return text
+    clock = "" if how.timed else " by the time of cuts"
+    reach = "no state" if how.horizon_ms == STATELESS else f"state of the last {readable(how.horizon_ms)}{clock}"
+    return f"{text}, {reach}"
 
 
 def _copies(shards: int, strategy: Strategy) -> str:
@@ -143,6 +188,15 @@ def _interrupt(*_: object) -> None:
 @click.option("--nodes", type=int, help="Number of nodes of the flow, if not the number in the file.")
 @click.option("--spark-master", help="Spark master URL; the node's own cores by default.")
 @click.option("--standby", is_flag=True, help="Begin with nothing to do, ready to take replicas that lose their node.")
+@click.option(
+    "--route",
+    "routes",
+    multiple=True,
+    envvar="UNBROKEN_ROUTES",
+    metavar="NODE=HOST:PORT",
+    help="Where this node reaches another one, if not at the address it announces (or UNBROKEN_ROUTES, with spaces "
+    "between them). May be repeated.",
+)
 def node(
     name: str | None,
     file: Path,
@@ -154,6 +208,7 @@ def node(
     nodes: int | None,
     spark_master: str | None,
     standby: bool,
+    routes: tuple[str, ...],
 ) -> None:
     """Join a node to a flow, on this machine or another one.
 
@@ -162,6 +217,7 @@ def node(
     import socket
 
     from unbroken.cluster.node_main import NodeOptions, run_node
+    from unbroken.cluster.routes import Routes
     from unbroken.transport.auth import read_token
 
     logging.basicConfig(
@@ -183,6 +239,7 @@ def node(
         nodes=nodes,
         spark_master=spark_master,
         standby=standby,
+        routes=Routes.parse(routes),
     )
     try:
         run_node(options)

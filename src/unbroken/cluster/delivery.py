@@ -50,7 +50,7 @@ class SinkWorkers:
         thread.start()
 
     def deliver(self, step: Deliver) -> None:
-        waiting = self._queues.get(step.header.stream)
+        waiting = self._queues.get(step.header.stream.home)
         if waiting is not None:
             waiting.put(step)
 
@@ -99,9 +99,9 @@ class SinkWorkers:
     def _hand_over(self, writer: SinkWriter, header: UnitHeader, table: pa.Table) -> str | None:
         """Give a unit to its sink; why the sink failed, None if it has the unit. A sink may be a user's code."""
         try:
-            written = writer.deliver(header, table)
+            written = writer.deliver(header, table) if header.stable else writer.deliver_tentative(header, table)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         if written:
-            self.writes[header.stream] += 1
+            self.writes[header.stream.home] += 1
         return None

@@ -7,7 +7,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from unbroken.connectors.push import PushBatch
 from unbroken.connectors.push_http import PushOutcome
 from unbroken.connectors.push_ledger import PushLedger
-from unbroken.ingress.feeder import Feeder
+from unbroken.ingress.bucketed import open_feeder
 from unbroken.ingress.logfile import IngressLogFile
+from unbroken.ingress.news import SourceNews
 from unbroken.protocol.events import Produced, PushArrived, SourcesPolled
 from unbroken.protocol.ids import ReplicaId
 from unbroken.protocol.ingress import Entry
@@ -32,6 +33,9 @@ JOB_LIMIT = 10_000
 """Entries waiting to be read from the sources; the bound on pulses in flight keeps it at a handful."""
 
 RETRY_S = 0.5
+
+LATER_S = 0.05
+"""How soon sources are looked at again that have rows to give, if nothing else is to be done."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """What a disk says that will take nothing more: trying again does not help."""
@@ -52,7 +56,7 @@ class IngressService:
         self._node = node
         self.replica = replica
         self._log = IngressLogFile(node.dirs.ingress_log(replica))
-        self.feeder = Feeder(
+        self.feeder = open_feeder(
             node.flow,
             node.programs.consumers,
             node.store,
@@ -69,6 +73,7 @@ class IngressService:
         self._ledgers = self.feeder.ledgers()
         self._pending: dict[tuple[str, str, int], Future[None]] = {}
         self._lock = threading.Lock()
+        self._news = SourceNews(node.name)
 
     def start(self) -> None:
         self._thread.start()
@@ -87,12 +92,17 @@ class IngressService:
         """Make ``target`` a log as this one is at this moment; called on the loop, which also appends."""
         self._log.pin(target)
 
-    def trim(self, pulse: int) -> None:
-        """Every unit up to ``pulse`` is with its consumers: the log before it is not needed any more."""
-        self._jobs.put(lambda: self._trim(pulse))
+    def trim(self, units: Mapping[str, int]) -> None:
+        """Every unit of these sources up to the given one is with its consumers: the log before is not needed."""
+        self._jobs.put(lambda: self._trim(units))
 
     def submit(self, batch: PushBatch, timeout_s: float) -> PushOutcome:
         """Log pushed rows on every in-sync ingress node; called by the HTTP server's threads."""
+        reader = self.feeder.push_readers().get(batch.source)
+        if reader is not None and batch.sign == "alive":
+            # Also where the ingress is not led: it may be in the next moment.
+            reader.hear(batch, int(time.time() * 1000))
+            return PushOutcome("logged", None, "heard")
         protocol = self._node.protocol
         if protocol is None or protocol.sources is None or not protocol.sources.log.leading:
             return PushOutcome("not-leader", self._leader_address(), "another node leads the ingress")
@@ -103,14 +113,15 @@ class IngressService:
             return PushOutcome("refused", None, "more is pushed than the flow can take; send it again in a while")
         key = (batch.source, batch.producer, batch.sequence)
         with self._lock:
-            offer = ledger.offer(batch.producer, batch.sequence)
+            offer = "new" if batch.sign else ledger.offer(batch.producer, batch.sequence)
             if offer == "duplicate":
                 return PushOutcome("duplicate", None, "logged before")
             if offer == "out-of-order":
                 return PushOutcome("refused", None, "a later batch of this producer is on its way already")
             future = self._pending.setdefault(key, Future())
             if offer != "pending":
-                ledger.begin(batch.producer, batch.sequence)
+                if not batch.sign:
+                    ledger.begin(batch.producer, batch.sequence)
                 self._node.post(PushArrived(batch.to_bytes()))
         try:
             future.result(timeout=timeout_s)
@@ -138,7 +149,7 @@ class IngressService:
         return None if member is None else member.push
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next_job()) is not None:
             failing = ""
             while not self._closed.is_set():
                 try:
@@ -155,23 +166,49 @@ class IngressService:
                         self._node.tell(f"a source cannot be read on {self._node.name}, trying again: {error}")
                     self._closed.wait(RETRY_S)
 
+    def _next_job(self) -> Callable[[], None] | None:
+        """What is to be done next; sources that have rows which could not be read yet are tried from time to time."""
+        again_s = RETRY_S if self.feeder.failing else LATER_S
+        try:
+            return self._jobs.get(timeout=again_s if self.feeder.behind else None)
+        except queue.Empty:
+            return self._collect
+
+    def _collect(self) -> None:
+        headers = self.feeder.collect()
+        if headers:
+            self._node.post(Produced(self.replica, headers[-1].pulse, headers))
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say what has become of sources that do not hold up the others, and so would not be missed."""
+        protocol = self._node.protocol
+        leading = protocol is not None and protocol.sources is not None and protocol.sources.log.leading
+        unreached = self.feeder.unreached_ms() if leading else {}
+        for sentence in self._news.sentences(time.monotonic(), self.feeder.troubles, unreached):
+            log.warning(sentence)
+            self._node.tell(sentence)
+
     def _poll(self, step: PollSources) -> None:
         body, final = self.feeder.poll(int(time.time() * 1000), step.generation, step.layout)
         self._node.post(SourcesPolled(step.pulse, body, final))
 
-    def _trim(self, pulse: int) -> None:
-        base = self.feeder.base_at(pulse)
+    def _trim(self, units: Mapping[str, int]) -> None:
+        base = self.feeder.base_after(units)
         if base is not None:
             self._log.rebase(base)
 
     def _commit(self, entry: Entry) -> None:
         if entry.pulse:
             headers = self.feeder.produce(entry)
-            self._node.post(Produced(self.replica, entry.pulse, headers))
+            if headers:
+                self._node.post(Produced(self.replica, entry.pulse, headers))
+            self._tell()
             return
         batch = PushBatch.from_bytes(entry.body)
         with self._lock:
-            verdict = self._ledgers[batch.source].accept(batch.producer, batch.sequence)
+            ledger = self._ledgers[batch.source]
+            verdict = "new" if batch.sign else ledger.accept(batch.producer, batch.sequence)
             future = self._pending.pop((batch.source, batch.producer, batch.sequence), None)
         if verdict != "duplicate":
             self.feeder.take_push(entry)

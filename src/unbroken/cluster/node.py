@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from unbroken.cluster.coordination import Coordination, Member
+from unbroken.cluster.forks import Forks
 from unbroken.cluster.hosting import Hosting
 from unbroken.cluster.ingress_service import IngressService
 from unbroken.cluster.links import Links
@@ -62,12 +63,15 @@ from unbroken.protocol.instructions import (
     DropInbox,
     DropOutbox,
     DropReplica,
+    FeedFork,
     FetchState,
     FollowOrders,
+    ForkReplica,
     GiveUp,
     Instruction,
     Lead,
     NoteOwed,
+    PauseReplica,
     PersistEntry,
     PinState,
     PollSources,
@@ -83,10 +87,12 @@ from unbroken.protocol.instructions import (
     StoreUnit,
     Suspect,
     Trust,
+    UndoReplica,
 )
 from unbroken.protocol.layout import Layout
 from unbroken.protocol.messages import Message
 from unbroken.protocol.node import NodeProtocol
+from unbroken.protocol.replica import SegmentReplica
 from unbroken.protocol.units import UnitHeader
 from unbroken.spark.offsets import cut_from, offset_of
 from unbroken.spark.runner import CutInfo, QueryRunner
@@ -129,6 +135,7 @@ class Node:
         self.links = Links(self)
         self.hosting = Hosting(self)
         self.orders = Orders(self)
+        self.forks = Forks(self)
         self.failure: str | None = None
         self.snapshots: Snapshots | None = None
         self.warm_up: WarmUp | None = None
@@ -158,6 +165,10 @@ class Node:
             BeginReplica: lambda step, _: self.hosting.begin_anew(step),
             StartReplica: lambda step, _: self.hosting.start(step.replica),
             StopReplica: lambda step, _: self.hosting.stop(step),
+            ForkReplica: lambda step, _: self.forks.fork(step),
+            FeedFork: lambda step, _: self.forks.feed(step),
+            PauseReplica: lambda step, _: self.forks.pause(step),
+            UndoReplica: lambda step, _: self.forks.undo(step),
             DropReplica: lambda step, _: self.hosting.drop(step.replica),
             FetchState: lambda step, _: self.transfers.fetch(step),
             AbandonFetch: lambda step, _: self.transfers.abandon(step.replica),
@@ -255,7 +266,13 @@ class Node:
         return {} if self.queries is None else self.queries.runners
 
     def hosts(self, replica: ReplicaId) -> bool:
-        return self.protocol is not None and replica in self.protocol.replicas
+        return self._hosted(replica) is not None
+
+    def _hosted(self, replica: ReplicaId) -> SegmentReplica | None:
+        """What the protocol knows of a replica here, or of a fork of one."""
+        if self.protocol is None:
+            return None
+        return self.protocol.replicas.get(replica) or self.protocol.forking.find(replica)
 
     def fail(self, sentence: str) -> None:
         """Something that the whole node depends on is gone: say so and end; a supervisor starts the node again."""
@@ -371,13 +388,13 @@ class Node:
 
     def cut_info(self, replica: ReplicaId, number: int, noted: Cut) -> CutInfo:
         """Pulse and cut time of a micro-batch that the gate has released; Spark may have ``noted`` its cut."""
-        assert self.protocol is not None
         with self._lock:
-            state = self.protocol.replicas.get(replica)
+            state = self._hosted(replica)
             header = None if state is None else state.cut_header(number, noted)
         if header is None:
             raise UnbrokenError(f"{replica}: the input of micro-batch {number} is not here")
-        return CutInfo(header.pulse, header.cut_ms, header.final, header.generation, header.layout)
+        facts = (header.pulse, header.cut_ms, header.final, header.generation, header.layout)
+        return CutInfo(*facts, header.stable, header.since)
 
     def produced(
         self, replica: ReplicaId, number: int, headers: tuple[UnitHeader, ...], watermark_ms: float = 0.0
@@ -410,7 +427,8 @@ class Node:
     def _store_unit(self, step: StoreUnit, payload: pa.Buffer | ReplicaId) -> None:
         """Keep a unit that has arrived: its rows, or the replica here that has produced it."""
         header = step.header
-        path = self.store.inbox_path(step.replica, header.stream, header.number)
+        number = header.number if step.number is None else step.number
+        path = self.store.inbox_path(step.replica, header.stream, number)
         try:
             if isinstance(payload, ReplicaId):
                 self.store.link(self.store.outbox_path(payload, header.stream, header.number), path)
@@ -431,8 +449,11 @@ class Node:
             self.store.drop(self.store.outbox_path(step.replica, step.stream, number))
         if self.ingress is not None and step.replica == self.ingress.replica:
             assert self.protocol is not None
-            boxes = self.protocol.outboxes.of(step.replica)
-            self.ingress.trim(min(box.base for box in boxes))
+            units: dict[str, int] = {}
+            for box in self.protocol.outboxes.of(step.replica):
+                source = box.stream.producer.part
+                units[source] = min(box.base, units.get(source, box.base))
+            self.ingress.trim(units)
 
     def _answer_gate(self, step: AnswerGate, _payload: Any) -> None:
         future = self._gates.get(step.ticket)

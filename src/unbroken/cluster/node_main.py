@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from unbroken.cluster.node import Node
 from unbroken.cluster.programs import Programs, read_program, write_first_program
 from unbroken.cluster.queries import Queries
 from unbroken.cluster.replica_dirs import ReplicaDirs
+from unbroken.cluster.routes import Routes
 from unbroken.cluster.snapshotting import Snapshots
 from unbroken.cluster.warmup import WarmUp
 from unbroken.connectors.push import Push
@@ -56,6 +57,7 @@ class NodeOptions:
     nodes: int | None = None
     spark_master: str | None = None
     standby: bool = False
+    routes: Routes = field(default_factory=Routes)
 
 
 def run_node(options: NodeOptions) -> None:
@@ -86,7 +88,7 @@ def run_node(options: NodeOptions) -> None:
     push = _push_server(node, flow, options)
     me = _member(options, node, disk, "" if push is None else f"{options.host}:{push.port}")
     callbacks = Callbacks(
-        node.on_members,
+        lambda members: node.on_members(options.routes.applied(members)),
         node.on_layout,
         node.on_in_sync,
         node.tell,

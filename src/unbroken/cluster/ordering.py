@@ -76,7 +76,7 @@ class Orders:
             servers, _, topic = where.removeprefix(KAFKA).partition("/")
             # Orders of another run must not be taken for those of this one.
             name = f"{topic or f'unbroken-{node.flow.name}'}-{read_run(client, node.flow.name)}"
-            return KafkaOrderLog(servers, name, self._me, self._heard)
+            return KafkaOrderLog(servers, name, self._me, self._heard, options=node.settings.order_log_options)
         from unbroken.cluster.order_zookeeper import ZooKeeperOrderLog
 
         return ZooKeeperOrderLog(client, node.flow.name, self._me, self._heard)

@@ -16,10 +16,10 @@ from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow import Dataflow
 from unbroken.plan import load_text
 from unbroken.program import Consumer, Program, consumers, merged
-from unbroken.protocol.ids import ShardId, segment_of
+from unbroken.protocol.ids import ShardId, home_of, segment_of
 from unbroken.protocol.layout import Layout, Topology
 from unbroken.spark.analysis import Analysis
-from unbroken.spark.horizon import reaches_further, settled
+from unbroken.spark.horizon import kept_for, reaches_further, settled
 from unbroken.spark.runner import SegmentCode
 
 Analyse = Callable[[Dataflow, tuple[str, ...]], Analysis]
@@ -104,14 +104,16 @@ class Programs:
         return self._topology
 
     def consumers(self, part: str) -> tuple[Consumer, ...]:
-        """Who reads a part's rows at this moment."""
+        """Who reads a part's rows at this moment; those of a fork are for the same."""
+        part = home_of(part)
         with self._lock:
             if part not in self._consumers:
                 self._consumers[part] = consumers(self._running, part)
             return self._consumers[part]
 
     def code(self, shard: ShardId) -> SegmentCode:
-        """What the replicas of ``shard`` run; raises if the user's code does not load or Spark refuses it."""
+        """What replicas of ``shard`` and their forks run; raises if the code does not load or Spark refuses it."""
+        shard = ShardId(home_of(shard.part), shard.index)
         with self._lock:
             program = next((p for p in reversed(self._running) if shard.part in p.topology.segments), None)
             if program is None:
@@ -146,9 +148,10 @@ def _refuse_what_reaches_further(flow: Dataflow, program: Program, analysis: Ana
     if program.topology.led:
         what = "the code of a flow in which leaders order the input cannot be replaced while it runs"
         problems.append(Problem(flow.where, what, "stop the flow and start it again with the other file"))
-    for part, strategy in program.topology.strategies.items():
+    for part in program.topology.segments:
         name = segment_of(part)
-        missing = reaches_further(strategy, analysis.horizons[name]) if name in analysis.horizons else None
+        kept, found = kept_for(program.topology, part), analysis.horizons.get(name)
+        missing = None if found is None else reaches_further(kept, found)
         if missing is not None:
             remedy = "keep the windows and watermarks of the code before it, or make this change with a fresh start"
             problems.append(Problem(flow.segments[name].where, missing, remedy))

@@ -25,6 +25,9 @@ FIRST_QUESTION_S = 30.0
 """How long to wait for a query's first question to the gate before the next query is started. Spark gives a new
 Python process ten seconds to call back; several at once on a busy machine do not make it."""
 
+END_S = 30.0
+"""How long the end of a query is waited for that is to be started again; it takes a second."""
+
 START_LIMIT = 10_000
 """Queries waiting to be started; a replica is in there once, or once more for each restart."""
 
@@ -54,6 +57,8 @@ class Queries:
         )
         self._asked: dict[ReplicaId, threading.Event] = {}
         self._wanted: queue.Queue[ReplicaId | None] = queue.Queue(START_LIMIT)
+        self._preparations: dict[ReplicaId, Callable[[], None]] = {}
+        self._ending: dict[ReplicaId, threading.Thread] = {}
         self._lock = threading.Lock()
         self._watched: set[ReplicaId] = set()
         self.runners: dict[ReplicaId, QueryRunner] = {}
@@ -66,9 +71,15 @@ class Queries:
         for thread in self._threads:
             thread.start()
 
-    def start(self, replica: ReplicaId) -> None:
+    def start(self, replica: ReplicaId, preparation: Callable[[], None] | None = None) -> None:
         """Start a replica's query on its checkpoint when its turn comes, or start it again."""
+        if preparation is not None:
+            self.prepare(replica, preparation)
         self._wanted.put(replica)
+
+    def prepare(self, replica: ReplicaId, preparation: Callable[[], None]) -> None:
+        """What is to be done before a query is started the next time, when no other uses its checkpoint."""
+        self._preparations[replica] = preparation
 
     def asked(self, replica: ReplicaId) -> None:
         """A query has asked the gate."""
@@ -80,7 +91,9 @@ class Queries:
         """End one query without waiting for it, and do something when it has ended."""
         with self._lock:
             self._watched.discard(replica)
-        threading.Thread(target=self._stop, args=(replica, then), name=f"stop-{replica}", daemon=True).start()
+        thread = threading.Thread(target=self._stop, args=(replica, then), name=f"stop-{replica}", daemon=True)
+        self._ending[replica] = thread
+        thread.start()
 
     def progress(self) -> dict[ReplicaId, dict[str, Any]]:
         return {replica: runner.progress() for replica, runner in list(self.runners.items())}
@@ -99,6 +112,7 @@ class Queries:
                 continue
             self._asked[replica] = threading.Event()
             try:
+                self._make_ready(replica)
                 runner = self.runners.get(replica) or QueryRunner(
                     replica, self._node.programs.code(replica.shard), self.around
                 )
@@ -114,6 +128,15 @@ class Queries:
             with self._lock:
                 self._watched.add(replica)
             self._await_question(replica, runner)
+
+    def _make_ready(self, replica: ReplicaId) -> None:
+        """Wait for the end of the replica's query before, and do what was asked for."""
+        ending = self._ending.pop(replica, None)
+        if ending is not None:
+            ending.join(timeout=END_S)
+        preparation = self._preparations.pop(replica, None)
+        if preparation is not None:
+            preparation()
 
     def _watch(self) -> None:
         while not self._node.wait_for_stop(LOOK_S):
@@ -150,6 +173,8 @@ class Queries:
         if then is not None:
             self.runners.pop(replica, None)
             self._asked.pop(replica, None)
+            self._ending.pop(replica, None)
+            self._preparations.pop(replica, None)
             then()
 
     def _await_question(self, replica: ReplicaId, runner: QueryRunner) -> None:

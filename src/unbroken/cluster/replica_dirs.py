@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from unbroken.errors import UnbrokenError
 from unbroken.ingress.base import IngressBase
@@ -118,6 +119,10 @@ class ReplicaDirs:
         state = ReplicaState(int(offset["cut"]), valid=valid, taken=cut_from(offset))
         inboxes: dict[StreamId, tuple[UnitHeader, ...]] = {}
         for stream, headers in stored_headers(self.store.inbox_dir(replica)).items():
+            if stream.home != stream:
+                # What was tentative is of no use to a later process.
+                shutil.rmtree(self.store.inbox_dir(replica) / str(stream), ignore_errors=True)
+                continue
             taken = state.reach(stream).unit
             inboxes[stream] = tuple(header for header in headers if header.number > taken)
             for header in headers:
@@ -142,6 +147,23 @@ class ReplicaDirs:
         incoming.mkdir(parents=True)
         (incoming / BASE).write_text(f"{base} {valid}")
         self.adopt(replica)
+
+    def begin_like(self, replica: ReplicaId, other: ReplicaId) -> None:
+        """Make the directory of one that will have the state of another; its inbox may be there already."""
+        home = self.replicas / str(replica)
+        home.mkdir(parents=True, exist_ok=True)
+        note = self.replicas / str(other) / BASE
+        if note.exists():
+            shutil.copyfile(note, home / BASE)
+
+    def undo(self, replica: ReplicaId, base: int, valid: int) -> None:
+        """Forget the state of a replica, which begins again at unit ``base + 1`` of its input; its units stay."""
+        target = self.checkpoint(replica)
+        if target.exists():
+            doomed = self.root / f"dropped-{uuid.uuid4().hex}"
+            target.rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+        self.store.write(self.replicas / str(replica) / BASE, f"{base} {valid}".encode())
 
     def adopt(self, replica: ReplicaId, keep: bool = False) -> None:
         """A copy is complete: it becomes the replica's directory.
@@ -184,13 +206,21 @@ class ReplicaDirs:
         base = IngressBase.read(log)
         entries = tuple(IngressLogFile(log).read()) if log.is_dir() else ()
         index, pulse, finished = (0, 0, False) if base is None else (base.index, base.pulse, base.finished)
-        held = LogState(index, entries, pulse, finished, admission)
-        return ReplicaState(pulse, self._stored(replica, outbox, pulse), log=held)
+        units = {} if base is None else base.units
+        held = LogState(index, entries, pulse, finished, admission, units)
+        return ReplicaState(pulse, self._stored(replica, outbox, pulse, units), log=held)
 
     def _stored(
-        self, replica: ReplicaId, outbox: dict[StreamId, list[UnitHeader]], base: int
+        self,
+        replica: ReplicaId,
+        outbox: dict[StreamId, list[UnitHeader]],
+        base: int,
+        units: Mapping[str, int] = MappingProxyType({}),
     ) -> dict[StreamId, StoredUnits]:
-        """The newest units without a hole; older ones that a crash left behind while they were dropped are removed."""
+        """The newest units without a hole; older ones that a crash left behind while they were dropped are removed.
+
+        A stream without any begins after ``base``, or after what ``units`` says of its producer.
+        """
         out: dict[StreamId, StoredUnits] = {}
         for stream, headers in outbox.items():
             run: list[UnitHeader] = []
@@ -202,5 +232,6 @@ class ReplicaDirs:
                 (self.store.outbox_dir(replica) / str(stream) / unit_name(header.number)).unlink(missing_ok=True)
             run.reverse()
             owed = self.store.owed(replica, stream)
-            out[stream] = StoredUnits(run[0].number - 1 if run else base, tuple(run), *owed)
+            begun = units.get(stream.producer.part, base)
+            out[stream] = StoredUnits(run[0].number - 1 if run else begun, tuple(run), *owed)
         return out

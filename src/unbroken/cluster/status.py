@@ -67,6 +67,7 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
             "produced": replica.produced,
             "final": replica.final,
             "lag_units": newest - replica.pulse,
+            **_consistency(node, replica),
             "feeds": {str(stream): sorted(feed.subscribed) for stream, feed in replica.feeds.items()},
             **progress.get(replica.replica, {}),
         }
@@ -97,8 +98,21 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
             "in_flight": protocol.in_flight(),
             "rows": node.ingress.feeder.rows,
             "bad_rows": node.ingress.feeder.bad_rows,
+            "late_rows": node.ingress.feeder.late_rows,
+            "unreached_ms": dict(node.ingress.feeder.unreached_ms()),
         }
     return out
+
+
+def _consistency(node: Node, replica: SegmentReplica) -> dict[str, Any]:
+    """How the results of a replica stand that goes on without missing input; nothing for others."""
+    assert node.protocol is not None
+    watch = node.protocol.forking.watches.get(replica.replica)
+    if watch is None:
+        return {}
+    lacking = sorted({stream.producer.part for stream in replica.starving()}) if watch.blocked else []
+    fork = None if watch.fork is None else {"replica": str(watch.fork.replica), "pulse": watch.fork.done}
+    return {"consistency": watch.state.value, "lacking": lacking, "tentative": watch.given, "fork": fork}
 
 
 def _copied(node: Node, replica: ReplicaId) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def status_table(flow: str, states: list[dict[str, Any]]) -> Table:
             table.add_row(
                 state["node"],
                 replica["replica"],
-                replica["state"] if not replica["reason"] else f"stopped: {replica['reason']}",
+                _replica_state(replica),
                 str(replica["produced"]),
                 f"{replica['lag_units']} units",
                 "" if took is None else f"{took} ms",
@@ -58,6 +58,18 @@ def status_table(flow: str, states: list[dict[str, Any]]) -> Table:
         if state.get("push"):
             table.add_row(state["node"], "push", f"http://{state['push']}", "", "", "")
     return table
+
+
+def _replica_state(replica: dict[str, Any]) -> str:
+    if replica["reason"]:
+        return f"stopped: {replica['reason']}"
+    lacking = ", ".join(replica.get("lacking", []))
+    match replica.get("consistency"):
+        case "up-failure":
+            return f"lacks {lacking or 'input'}, {'tentative' if replica['fork'] else 'waits'}"
+        case "stabilization":
+            return "puts tentative results right"
+    return str(replica["state"])
 
 
 def status_view(flow: str, states: list[dict[str, Any]], *, zookeeper_away: bool = False) -> Group:

@@ -198,8 +198,13 @@ class EmbeddedZooKeeper:
         )
 
     def _spawn(self, port: int) -> OwnedProcess:
-        config = self._write_config(port)
-        command = [
+        try:
+            return spawn(self._command(self._write_config(port)), log_file=self.log_file, cwd=self.data_dir)
+        except ProcessError as error:
+            raise ZooKeeperError(f"The embedded ZooKeeper could not be started: {error}") from error
+
+    def _command(self, config: Path) -> list[str]:
+        return [
             str(find_java().executable),
             "-Xmx128m",
             "-Xms32m",
@@ -216,10 +221,6 @@ class EmbeddedZooKeeper:
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(config),
         ]
-        try:
-            return spawn(command, log_file=self.log_file, cwd=self.data_dir)
-        except ProcessError as error:
-            raise ZooKeeperError(f"The embedded ZooKeeper could not be started: {error}") from error
 
     def _write_config(self, port: int) -> Path:
         self.data_dir.mkdir(parents=True, exist_ok=True)

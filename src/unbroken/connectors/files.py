@@ -129,6 +129,9 @@ class FilesReader(SourceReader):
     modification time. The watermark alone decides only for a reader that takes over.
 
     A settled file never waits behind one that appeared later: files settle in the order of their last change.
+
+    The source is not reachable while the directory cannot be found, nor while all it has is files that have yet to
+    settle: they may have rows of any time.
     """
 
     def __init__(self, source: Files) -> None:
@@ -141,7 +144,10 @@ class FilesReader(SourceReader):
         self._offer: tuple[Position, list[_Seen]] | None = None
 
     def poll(self, position: Position | None, now_ms: int) -> Cut:
+        start = position or {"ctime_ns": 0, "name": "", "count": 0, "files": []}
         listed = self._list(now_ms)
+        if listed is None:
+            return Cut(start, reachable=False)
         self._catch_up(position, listed)
         self._taken = {name: seen for name, seen in self._taken.items() if name in listed}
         self._waiting = {
@@ -150,9 +156,8 @@ class FilesReader(SourceReader):
             if name not in self._taken or not self._taken[name].same_content(seen)
         }
         chosen = self._choose(now_ms)
-        start = position or {"ctime_ns": 0, "name": "", "count": 0, "files": []}
         if not chosen:
-            return Cut(start)
+            return Cut(start, reachable=not self._waiting)
         mark = max((start["ctime_ns"], start["name"]), chosen[-1].order)
         end = {
             "ctime_ns": mark[0],
@@ -219,7 +224,11 @@ class FilesReader(SourceReader):
         except OSError:
             return False
 
-    def _list(self, now_ms: int) -> dict[str, _Seen]:
+    def _list(self, now_ms: int) -> dict[str, _Seen] | None:
+        """The files in the directory; None if there is none. It may appear later, as its files do.
+
+        What is known of files must outlast that: a directory that is mounted again has files that were read.
+        """
         listed: dict[str, _Seen] = {}
         try:
             with os.scandir(self._source.path) as entries:
@@ -235,7 +244,7 @@ class FilesReader(SourceReader):
                             entry.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, now_ms
                         )
         except FileNotFoundError:
-            pass  # The directory may appear later, as its files do.
+            return None
         except OSError as error:
             raise UnbrokenError(
                 f"The directory {self._source.path} of a source cannot be listed: {error}. Check path and permissions."

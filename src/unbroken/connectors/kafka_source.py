@@ -251,7 +251,8 @@ class KafkaReader(SourceReader):
     """Cuts pulses by asking how far partitions go; reads ranges with a consumer that goes on where it was.
 
     The position is ``{topic: {partition: next offset}}``, see `kafka_positions`. While the servers do not answer it
-    stays where it is, so that pulses go on.
+    stays where it is, so that pulses go on. The source is reachable if all partitions that are read have said how far
+    they go.
     """
 
     def __init__(self, source: Kafka, clock: Callable[[], float] = time.monotonic) -> None:
@@ -278,14 +279,17 @@ class KafkaReader(SourceReader):
             self._lookout = Lookout(source.servers, source.topics, source.pattern, committed, source.options)
         snapshot = self._lookout.look(known.keys())
         if snapshot is None:
-            return Cut(position)
+            return Cut(position, reachable=False)
         if position is None:
             first = first_offsets(self._source.starting(), snapshot)
-            return Cut(None if first is None else to_position(first))
+            # Where to begin is known, and not yet what is there.
+            return Cut(None if first is None else to_position(first), reachable=False)
         self._check_behind(self._lookout, known, snapshot.ends)
         self._turn += 1
         after = advance(known, snapshot.ends, self._limit(), self._turn)
-        return Cut(to_position(after | new_partitions(snapshot, known)))
+        found = new_partitions(snapshot, known)
+        answered = known.keys() <= snapshot.ends.keys() and not found
+        return Cut(to_position(after | found), reachable=answered)
 
     def read(self, start: Position | None, end: Position) -> Rows:
         wanted = ranges(start, end)

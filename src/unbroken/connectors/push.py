@@ -7,13 +7,16 @@ the declaration, the form of a batch in the log, and the reader that gives out t
 from __future__ import annotations
 
 import json
+import math
 import struct
+import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from unbroken.config import milliseconds
 from unbroken.connectors.base import BadRow, Cut, Position, Rows, SourceConnector, SourceReader
 from unbroken.connectors.fit import fit
 from unbroken.connectors.rowparse import parse_json_lines
@@ -24,18 +27,33 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 RowFormat = Literal["json", "arrow"]
+Sign = Literal["", "alive", "leaving"]
 _LENGTHS = struct.Struct(">IQ")
+
+LEAST_HEARTBEAT_MS = 100
+"""Producers give three signs of life in this time, and one may be delayed by a pause of either process."""
+
+MOST_HEARD = 10_000
+"""Producers of a source whose signs of life are kept; of more, those that were heard last."""
+
+LEFT = math.inf
+"""When a producer was heard that has left: a sign of life that was on its way then does not bring it back."""
 
 
 @dataclass(frozen=True)
 class PushBatch:
-    """Rows that one producer pushed in one request, as they came: JSON lines or an Arrow IPC stream."""
+    """Rows that one producer pushed in one request, as they came: JSON lines or an Arrow IPC stream.
+
+    Or a ``sign`` of the producer, without rows and without a place in their sequence: that it is alive and has nothing
+    to send, which is not logged, or that it is leaving.
+    """
 
     source: str
     producer: str
     sequence: int
     rows: bytes
     format: RowFormat = "json"
+    sign: Sign = ""
 
     def to_bytes(self) -> bytes:
         """Lengths of header and rows, the header as JSON, the rows."""
@@ -45,6 +63,7 @@ class PushBatch:
                 "producer": self.producer,
                 "sequence": self.sequence,
                 "format": self.format,
+                **({"sign": self.sign} if self.sign else {}),
             }
         ).encode()
         return _LENGTHS.pack(len(header), len(self.rows)) + header + self.rows
@@ -60,12 +79,15 @@ class PushBatch:
             header = json.loads(data[_LENGTHS.size : body])
             if header["format"] not in ("json", "arrow"):
                 raise ValueError(f"format {header['format']!r}")
+            if header.get("sign", "") not in ("", "alive", "leaving"):
+                raise ValueError(f"sign {header['sign']!r}")
             return cls(
                 str(header["source"]),
                 str(header["producer"]),
                 int(header["sequence"]),
                 bytes(data[body:]),
                 header["format"],
+                header.get("sign", ""),
             )
         except (struct.error, ValueError, KeyError, TypeError) as error:
             raise UnbrokenError(
@@ -84,6 +106,9 @@ class Push(SourceConnector):
         Larger requests are refused.
     max_line_bytes
         Longer lines are bad rows.
+    heartbeat
+        How long a producer may be silent (``"2s"``) before the source counts as one that has failed, until it is heard
+        again or says that it leaves. `PushClient` gives signs of life by itself. None: silence means nothing.
     """
 
     def __init__(
@@ -92,21 +117,30 @@ class Push(SourceConnector):
         *,
         max_body_bytes: int = 16_000_000,
         max_line_bytes: int = 1_000_000,
+        heartbeat: str | float | None = None,
     ) -> None:
         self._schema = parse_schema(schema)
         self.max_body_bytes = max_body_bytes
         self.max_line_bytes = max_line_bytes
+        self.heartbeat = heartbeat
 
     @property
     def schema(self) -> StructType:
         return self._schema
 
+    @property
+    def heartbeat_ms(self) -> float | None:
+        return None if self.heartbeat is None else float(milliseconds(self.heartbeat))
+
     def problems(self) -> list[str]:
-        return [
+        found = [
             f"{name} is {getattr(self, name)}; give at least 1."
             for name in ("max_body_bytes", "max_line_bytes")
             if getattr(self, name) < 1
         ]
+        if self.heartbeat is not None and not _at_least(self.heartbeat, LEAST_HEARTBEAT_MS):
+            found.append(f"heartbeat is {self.heartbeat!r}; give {LEAST_HEARTBEAT_MS}ms or more, such as '2s'.")
+        return found
 
     def refusal(self, batch: PushBatch) -> str | None:
         """Why a batch cannot be taken at all, so that its producer is told instead of acknowledged.
@@ -132,6 +166,9 @@ class PushReader(SourceReader):
     of the log. A pulse is committed after the batches it covers, so whoever reads a pulse has taken them. What
     has been read by all that need it is dropped with `forget`; `buffered_bytes` lets the node refuse further
     batches before memory runs out.
+
+    Where a heartbeat is asked for, the source is reachable if every producer that this reader has heard of, and that
+    has not left, was heard within that time: by rows that are logged, or by a sign of life.
     """
 
     def __init__(self, source: Push) -> None:
@@ -140,18 +177,41 @@ class PushReader(SourceReader):
         self._batches: deque[tuple[int, PushBatch]] = deque()
         self._last = 0
         self._forgotten = 0
+        self._heartbeat_ms = source.heartbeat_ms
+        self._heard: dict[str, float | None] = {}
+        self._hearing = threading.Lock()
         self.buffered_bytes = 0
 
     def take(self, index: int, batch: PushBatch) -> None:
         """The entry ``index`` of the log is committed and holds ``batch``."""
         require(index > self._last, f"push entry {index} after {self._last}")
         self._last = index
-        if index > self._forgotten:
+        # When the rows came is not in the log. They count as heard at the next poll, which takes them.
+        self.hear(batch, None)
+        if index > self._forgotten and not batch.sign:
             self._batches.append((index, batch))
             self.buffered_bytes += len(batch.rows)
 
+    def hear(self, batch: PushBatch, now_ms: int | None) -> None:
+        """A producer has given a sign of life; may be called by any thread."""
+        if self._heartbeat_ms is None:
+            return
+        with self._hearing:
+            before = self._heard.pop(batch.producer, None)
+            left = batch.sign == "leaving" or (batch.sign == "alive" and before == LEFT)
+            self._heard[batch.producer] = LEFT if left else now_ms
+            if len(self._heard) > MOST_HEARD:
+                del self._heard[next(iter(self._heard))]
+
     def poll(self, position: Position | None, now_ms: int) -> Cut:
-        return Cut(max(self._last, 0 if position is None else int(position)))
+        return Cut(max(self._last, 0 if position is None else int(position)), reachable=self._reachable(now_ms))
+
+    def _reachable(self, now_ms: int) -> bool:
+        if self._heartbeat_ms is None:
+            return True
+        with self._hearing:
+            self._heard = {producer: now_ms if at is None else at for producer, at in self._heard.items()}
+            return all(at is None or now_ms - at <= self._heartbeat_ms for at in self._heard.values())
 
     def read(self, start: Position | None, end: Position) -> Rows:
         first = 0 if start is None else int(start)
@@ -185,6 +245,14 @@ class PushReader(SourceReader):
         except ValueError as error:
             raw = f"({len(batch.rows)} bytes of Arrow IPC)"
             return Rows(self._arrow.empty_table(), (BadRow(raw, str(error), origin),))
+
+
+def _at_least(value: Any, least: float) -> bool:
+    """Whether a length of time that a user wrote is one, and long enough."""
+    try:
+        return float(milliseconds(value)) >= least
+    except (TypeError, ValueError):
+        return False
 
 
 def _arrow_rows(data: bytes, schema: pa.Schema) -> pa.Table:

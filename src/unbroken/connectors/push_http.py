@@ -2,6 +2,9 @@
 
 ``POST /push/{source}`` answers 200 only after the rows are in the log of every in-sync ingress node. Whatever else
 happens, the producer sends the same request again, here or to another ingress node: the sequence number tells.
+
+With the header ``X-Sign: alive`` the same request, without rows, is a sign of life, and with ``X-Sign: leaving`` the
+last one of a producer. The answer's ``heartbeat_ms`` says how long a producer of the source may be silent.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from unbroken.connectors.push import Push, PushBatch, RowFormat
+from unbroken.connectors.push import Push, PushBatch, RowFormat, Sign
 from unbroken.errors import UnbrokenError
 
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
@@ -34,6 +37,8 @@ DRAIN_BYTES = 64_000_000
 MAX_PRODUCER_CHARS = 200
 MAX_SEQUENCE = 2**63 - 1
 RETRY_AFTER_S = 1
+
+_SIGNS: dict[str, Sign] = {"": "", "alive": "alive", "leaving": "leaving"}
 
 Status = Literal["logged", "duplicate", "not-leader", "timeout", "refused"]
 _CODES: dict[Status, int] = {"logged": 200, "duplicate": 200, "not-leader": 503, "timeout": 504, "refused": 503}
@@ -179,7 +184,11 @@ class _Front:
             return _answer(413, "too-large", limit)
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         form: RowFormat = "arrow" if content_type == ARROW_TYPE else "json"
-        return await run_in_threadpool(self._log, source, PushBatch(name, producer, sequence, body, form))
+        sign = _SIGNS.get(request.headers.get("x-sign", ""))
+        if sign is None or (sign and body):
+            return _answer(400, "bad-request", "the header X-Sign must be alive or leaving, without rows")
+        batch = PushBatch(name, producer, 0 if sign else sequence, body, "json" if sign else form, sign)
+        return await run_in_threadpool(self._log, source, batch)
 
     def _log(self, source: Push, batch: PushBatch) -> Response:
         refusal = source.refusal(batch)
@@ -190,7 +199,7 @@ class _Front:
         except Exception as error:
             # Whatever went wrong, the producer must hear that it is not known to be logged.
             return _answer(500, "failed", f"{type(error).__name__}: {error}")
-        return _answer(_CODES[outcome.status], outcome.status, outcome.detail, outcome.leader)
+        return _answer(_CODES[outcome.status], outcome.status, outcome.detail, outcome.leader, source.heartbeat_ms)
 
 
 def _identity(request: Request) -> tuple[str, int]:
@@ -222,7 +231,9 @@ async def _body(request: Request, limit: int) -> bytes | None:
     return bytes(body) if size <= limit else None
 
 
-def _answer(code: int, status: str, detail: str = "", leader: str | None = None) -> Response:
-    content = {"status": status, "detail": detail, "leader": leader}
+def _answer(
+    code: int, status: str, detail: str = "", leader: str | None = None, heartbeat_ms: float | None = None
+) -> Response:
+    content = {"status": status, "detail": detail, "leader": leader, "heartbeat_ms": heartbeat_ms}
     headers = {"Retry-After": str(RETRY_AFTER_S)} if code == 503 else {}
     return JSONResponse({key: value for key, value in content.items() if value}, code, headers)

@@ -23,6 +23,10 @@ class IngressBase:
     pulse but is cut by a later one is in ``waiting``, by source, with the index of its entry: those entries are still
     needed, although they come before the base. ``ledgers`` (`PushLedger.to_json` by source), ``rows`` and ``bad_rows``
     cover everything up to ``index``.
+
+    Where units are buckets of event time, ``lanes`` has by source how far that had come with the pulse
+    (`BucketState.to_json`). Rows that waited for their bucket to close are not part of it: the units they are in are
+    with all consumers.
     """
 
     index: int = 0
@@ -35,6 +39,12 @@ class IngressBase:
     bad_rows: int = 0
     finished: bool = False
     generation: int = 1
+    lanes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def units(self) -> dict[str, int]:
+        """Where units are buckets, by source: the last one that may have a row from before the base."""
+        return {source: int(state["top"]) for source, state in self.lanes.items()}
 
     @property
     def done_through(self) -> int:
@@ -57,6 +67,7 @@ class IngressBase:
             "bad_rows": self.bad_rows,
             "finished": self.finished,
             "generation": self.generation,
+            "lanes": {source: dict(state) for source, state in self.lanes.items()},
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -75,6 +86,7 @@ class IngressBase:
             int(value["bad_rows"]),
             bool(value["finished"]),
             int(value["generation"]),
+            dict(value.get("lanes", {})),
         )
 
     def write(self, directory: Path) -> None:

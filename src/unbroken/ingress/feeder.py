@@ -6,19 +6,20 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from unbroken.connectors.base import SourceReader
+from unbroken.connectors.base import Cut, SourceReader
 from unbroken.connectors.deadletter import DeadLetters
 from unbroken.connectors.push import PushBatch, PushReader
 from unbroken.connectors.push_ledger import PushLedger
 from unbroken.digest import arrow_digest
 from unbroken.flow import Dataflow
 from unbroken.ingress.base import IngressBase
+from unbroken.ingress.buckets import BucketState
 from unbroken.program import Consumer
 from unbroken.protocol.ids import ShardId, StreamId
 from unbroken.protocol.ingress import Entry
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Mark:
+class Mark:
     """Where a pulse in the log ends, the generation of the code whose results count for it, and the layout by which
     they are delivered."""
 
@@ -41,7 +42,7 @@ class _Mark:
     layout: int = 0
 
     @classmethod
-    def of(cls, entry: Entry) -> _Mark:
+    def of(cls, entry: Entry) -> Mark:
         record = json.loads(entry.body)
         positions = {name: span[1] for name, span in record["spans"].items()}
         numbers = (int(record["cut_ms"]), int(record["generation"]), int(record.get("layout", 0)))
@@ -49,14 +50,15 @@ class _Mark:
 
 
 @dataclass(frozen=True)
-class _Produced:
-    """What is true after a pulse whose units are written."""
+class Produced:
+    """What is true after a pulse whose rows are in units that are written, or wait for theirs in a lane."""
 
     pulse: int
-    mark: _Mark
+    mark: Mark
     rows: int
     bad_rows: int
     final: bool
+    lanes: Mapping[str, BucketState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,13 +107,14 @@ class Feeder:
             name: source.connector.open() for name, source in flow.sources.items()
         }
         base = base or IngressBase()
-        self._marks = [_Mark(base.index, base.positions, base.last_cut_ms, base.generation)]
-        self._produced: deque[_Produced] = deque()
+        self._marks = [Mark(base.index, base.positions, base.last_cut_ms, base.generation)]
+        self._produced: deque[Produced] = deque()
         self._ledgers = {name: base.ledger(name) for name in self.push_readers()}
         self._taken: deque[_Taken] = deque()
         self._waiting: list[_Taken] = []
         self.rows = base.rows
         self.bad_rows = base.bad_rows
+        self.late_rows = 0
         for name, reader in self.push_readers().items():
             reader.forget(int(base.positions.get(name) or 0))
         for entry in waiting:
@@ -127,26 +130,29 @@ class Feeder:
         while self._marks[-1].index >= entry.index and len(self._marks) > 1:
             self._marks.pop()
         if entry.pulse:
-            self._marks.append(_Mark.of(entry))
+            self._marks.append(Mark.of(entry))
 
     def poll(self, now_ms: int, generation: int, layout: int = 0) -> tuple[bytes, bool]:
         """The record of the next pulse, and whether it is the last. Generations never go back."""
         last = self._marks[-1]
         cut_ms = max(now_ms, last.cut_ms + 1)
-        spans: dict[str, Any] = {}
-        exhausted = True
-        for name, reader in self._readers.items():
-            start = last.positions.get(name)
-            cut = reader.poll(start, cut_ms)
-            spans[name] = [start, cut.position]
-            exhausted = exhausted and cut.exhausted
+        cuts = self._cuts(last.positions, cut_ms)
         record = {
             "cut_ms": cut_ms,
-            "spans": spans,
+            "spans": {name: [last.positions.get(name), cut.position] for name, cut in cuts.items()},
             "generation": max(generation, last.generation),
             "layout": layout,
+            **self._said(cuts),
         }
-        return json.dumps(record, separators=(",", ":")).encode(), exhausted
+        return json.dumps(record, separators=(",", ":")).encode(), all(cut.exhausted for cut in cuts.values())
+
+    def _cuts(self, positions: Mapping[str, Any], cut_ms: int) -> dict[str, Cut]:
+        """How far each source can be read."""
+        return {name: reader.poll(positions.get(name), cut_ms) for name, reader in self._readers.items()}
+
+    def _said(self, cuts: Mapping[str, Cut]) -> dict[str, Any]:
+        """What else the record says of the sources."""
+        return {}
 
     def take_push(self, entry: Entry) -> PushBatch:
         """Rows pushed to a source became part of the log, and are no duplicate."""
@@ -154,13 +160,14 @@ class Feeder:
         reader = self._readers.get(batch.source)
         if isinstance(reader, PushReader):
             reader.take(entry.index, batch)
+        if isinstance(reader, PushReader) and not batch.sign:
             self._taken.append(_Taken(entry.index, batch.source, batch.producer, batch.sequence))
         return batch
 
     def produce(self, entry: Entry) -> tuple[UnitHeader, ...]:
         """Write the units of a committed pulse."""
         record = json.loads(entry.body)
-        mark = _Mark.of(entry)
+        mark = Mark.of(entry)
         headers: list[UnitHeader] = []
         rows_taken = bad_rows = 0
         for name, (start, end) in record["spans"].items():
@@ -169,26 +176,54 @@ class Feeder:
                 self._letters.write(name, entry.pulse, rows.bad)
             bad_rows += len(rows.bad)
             rows_taken += rows.table.num_rows
-            headers += self._write(name, entry, mark, rows.table)
+            headers += self._write(name, entry.pulse, mark, rows.table, entry.final)
         # Only when the pulse is whole: if a source fails, the pulse is read again from the start.
         self.rows += rows_taken
         self.bad_rows += bad_rows
         for name, reader in self.push_readers().items():
             reader.forget(mark.positions[name])
         self._marks = [mark, *(later for later in self._marks if later.index > entry.index)]
-        self._produced.append(_Produced(entry.pulse, mark, self.rows, self.bad_rows, entry.final))
+        self._produced.append(Produced(entry.pulse, mark, self.rows, self.bad_rows, entry.final))
         return tuple(headers)
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more to be had from `collect`, now or after a while."""
+        return False
+
+    @property
+    def failing(self) -> bool:
+        """Whether a source that is to be read has failed, and not only taken long."""
+        return False
+
+    @property
+    def troubles(self) -> Mapping[str, str]:
+        """Why sources cannot be read at this moment, if others go on meanwhile."""
+        return {}
+
+    def unreached_ms(self) -> Mapping[str, int]:
+        """For how long sources could not be asked, by the clock of the log, if others go on meanwhile."""
+        return {}
+
+    def collect(self) -> tuple[UnitHeader, ...]:
+        """Write the units of pulses that were committed earlier and could not be read then."""
+        return ()
+
+    def base_after(self, units: Mapping[str, int]) -> IngressBase | None:
+        """The base if every unit of each source up to the given one is with its consumers, as `base_at`."""
+        return self.base_at(min(units.values()))
 
     def base_at(self, pulse: int) -> IngressBase | None:
         """The base if every unit up to ``pulse`` is with its consumers; None if it is the same as before.
 
         It is that of the last pulse produced here, if this node is behind. Earlier ones cannot be had any more.
         """
-        done: _Produced | None = None
+        done: Produced | None = None
         while self._produced and self._produced[0].pulse <= pulse:
             done = self._produced.popleft()
-        if done is None:
-            return None
+        return None if done is None else self._base(done)
+
+    def _base(self, done: Produced) -> IngressBase:
         while self._taken and self._taken[0].index <= done.mark.index:
             batch = self._taken.popleft()
             self._ledgers[batch.source].accept(batch.producer, batch.sequence)
@@ -206,6 +241,7 @@ class Feeder:
             done.bad_rows,
             done.final,
             done.mark.generation,
+            {name: state.to_json() for name, state in done.lanes.items()},
         )
 
     def close(self) -> None:
@@ -215,23 +251,24 @@ class Feeder:
     def push_readers(self) -> Mapping[str, PushReader]:
         return {name: reader for name, reader in self._readers.items() if isinstance(reader, PushReader)}
 
-    def _write(self, source: str, entry: Entry, mark: _Mark, table: pa.Table) -> list[UnitHeader]:
+    def _write(self, source: str, number: int, mark: Mark, table: pa.Table, final: bool) -> list[UnitHeader]:
+        """Write one unit of a source, split for its consumers; the entry of ``mark`` makes it whole."""
         out: list[UnitHeader] = []
         for consumer in self._consumers(source):
             for index, piece in enumerate(split(table, consumer.keys, consumer.shards)):
                 stream = StreamId(ShardId(source, 0), ShardId(consumer.part, index))
                 header = UnitHeader(
                     stream,
-                    entry.pulse,
-                    entry.pulse,
+                    number,
+                    number,
                     mark.cut_ms,
                     arrow_digest(piece),
                     piece.nbytes,
-                    final=entry.final,
+                    final=final,
                     generation=mark.generation,
                     layout=mark.layout,
                 )
-                path = self._outbox_path(stream, entry.pulse)
+                path = self._outbox_path(stream, number)
                 if not path.exists():
                     self._store.write(path, encode_unit(header, piece))
                 out.append(header)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
+from unbroken.availability import WAIT, Availability
 from unbroken.config import Settings
 from unbroken.connectors.base import SinkConnector, SourceConnector
 from unbroken.connectors.delta import Delta
@@ -51,7 +52,18 @@ def _lists(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-OPTIONS = model_of(Dataflow.segment, without=("name",), prepare={"shard_by": _lists})
+def _bound(value: Any) -> Any:
+    """A bound on the delay of results is a mapping; there is one word for none."""
+    if value is None or value == WAIT or isinstance(value, Mapping):
+        return value
+    raise ValueError(f"{value!r} is no bound on the delay; write {{max_delay: 3s}}, or {WAIT} for none")
+
+
+AVAILABILITY = model_of(Availability)
+
+Bound = Annotated[AVAILABILITY | str | None, BeforeValidator(_bound)]  # type: ignore[valid-type]
+
+OPTIONS = model_of(Dataflow.segment, without=("name",), prepare={"shard_by": _lists}, written={"availability": Bound})
 """What can be said of every operator beside its own parameters: whatever a segment can be declared with."""
 
 
@@ -70,6 +82,7 @@ class Head(BaseModel):
 
     name: str = Field(description="the name of the dataflow")
     replicas: StrictInt = Field(default=2, description="copies of every operator unless it says otherwise")
+    availability: Bound = Field(default=None, description="the bound on the delay of results while input is missing")
     settings: Section = Field(default={}, description="those of a dataflow, such as nodes: 3")
     sources: Section = Field(description="a name for each source, and what it is")
     operators: Section = Field(description="a name for each operator, its input, and what it does")
@@ -88,13 +101,15 @@ class DeclaredOperator:
 
 
 def read_head(document: Value, mistakes: Mistakes) -> tuple[str, int, dict[str, Any]]:
-    """Name, replicas and settings; what is wrong is replaced by something that does no harm."""
+    """Name, replicas and all the rest; what is wrong is replaced by something that does no harm."""
     entry = Entry(document.line, document)
+    bound: dict[str, Any] = {}
     try:
         head = Head.model_validate(document.plain())
     except ValidationError as error:
         explain(error, Head, entry, "", mistakes)
     else:
+        bound = {"availability": _declared(head.availability)}
         for section in ("sources", "operators", "sinks"):
             if not getattr(head, section):
                 line = member(document, section, entry).line
@@ -105,7 +120,7 @@ def read_head(document: Value, mistakes: Mistakes) -> tuple[str, int, dict[str, 
     return (
         name if isinstance(name, str) else "unnamed",
         replicas if type(replicas) is int else 2,
-        {} if settings is None else _settings(settings, mistakes),
+        bound | ({} if settings is None else _settings(settings, mistakes)),
     )
 
 
@@ -228,7 +243,12 @@ def _options(entry: Entry, part: str, mistakes: Mistakes) -> Mapping[str, Any] |
         return None
     own = {key: value for key, value in content.items() if key in keys_of(OPTIONS)}
     options = _checked(OPTIONS, Entry(entry.line, Value(entry.value.line, own)), part, mistakes)
-    return None if options is None else given(options)
+    return None if options is None else {name: _declared(value) for name, value in given(options).items()}
+
+
+def _declared(value: Any) -> Any:
+    """What was written as a mapping and is an object in Python."""
+    return Availability(**given(value)) if isinstance(value, AVAILABILITY) else value
 
 
 def _checked(model: type[Model], entry: Entry, part: str, mistakes: Mistakes) -> Model | None:

@@ -7,7 +7,7 @@ them is read off these, so that the two ways to write a flow cannot come to diff
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
@@ -20,11 +20,15 @@ _PREFIX = "given_"
 
 
 def model_of(
-    function: Callable[..., Any], without: Collection[str] = (), prepare: dict[str, Callable[[Any], Any]] | None = None
+    function: Callable[..., Any],
+    without: Collection[str] = (),
+    prepare: Mapping[str, Callable[[Any], Any]] | None = None,
+    written: Mapping[str, Any] | None = None,
 ) -> type[BaseModel]:
     """A model with a field for each named parameter of ``function``, except for those ``without``.
 
-    ``prepare`` has functions that values of some parameters go through before they are checked.
+    ``prepare`` has functions that values of some parameters go through before they are checked, ``written`` what some
+    are in a document, where that is another type.
     """
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     target = function.__init__ if inspect.isclass(function) else function
@@ -33,7 +37,7 @@ def model_of(
     for name, parameter in inspect.signature(target).parameters.items():
         if parameter.kind not in named or name in ("self", *without):
             continue
-        kind = hints.get(name, Any)
+        kind = (written or {}).get(name, hints.get(name, Any))
         if prepare is not None and name in prepare:
             kind = Annotated[kind, BeforeValidator(prepare[name])]
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default

@@ -52,7 +52,7 @@ class Availability:
 
     A replica waits for missing input ``alpha`` times that long; a failure that is over by then shows in nothing but
     delay. ``horizon_ms`` is how far back input matters to the state, for UNDO alone; ``timed`` says that it is counted
-    in event time.
+    in event time, and ``foldable`` that it may be processed again with a few large micro-batches.
     """
 
     max_delay_ms: float
@@ -62,6 +62,7 @@ class Availability:
     reconcile: Reconcile = Reconcile.FORK
     horizon_ms: float = 0.0
     timed: bool = True
+    foldable: bool = False
 
     def __post_init__(self) -> None:
         require(self.max_delay_ms > 0 and 0 < self.alpha < 1, f"no bound on the delay: {self}")
@@ -80,6 +81,7 @@ class Availability:
             "reconcile": self.reconcile.value,
             "horizon_ms": self.horizon_ms,
             "timed": self.timed,
+            "foldable": self.foldable,
         }
 
     @classmethod
@@ -92,4 +94,5 @@ class Availability:
             Reconcile(value["reconcile"]),
             float(value["horizon_ms"]),
             bool(value["timed"]),
+            bool(value["foldable"]),
         )

@@ -11,6 +11,10 @@ from unbroken.protocol.ids import StreamId
 from unbroken.protocol.inbox import Inbox
 from unbroken.protocol.orders import Order
 
+FOLDED = 64
+"""Most pulses that one tentative micro-batch takes. They need not be those that anybody else takes together, so a fork
+that begins late catches up at once."""
+
 
 @dataclass(frozen=True)
 class Reach:
@@ -134,6 +138,50 @@ class LeaderCuts:
 
     def forget(self, through: int) -> None:
         self.orders = {number: order for number, order in self.orders.items() if number > through}
+
+
+@dataclass
+class ForkCuts:
+    """A micro-batch takes everything up to the last pulse that is complete in all inputs but the ``missing`` ones.
+
+    Nobody else has to agree. ``done`` is the pulse up to which input is taken; ``held`` stops the fork.
+    """
+
+    inboxes: Mapping[StreamId, Inbox]
+    done: int
+    missing: frozenset[StreamId] = frozenset()
+    held: bool = False
+    generation: int = 1
+    joined: int = 0
+
+    def target(self) -> int:
+        """The pulse up to which the next micro-batch goes; not beyond ``done`` if there is none."""
+        reaches = {stream: inbox.reach for stream, inbox in self.inboxes.items()}
+        there = [reach for stream, reach in reaches.items() if stream not in self.missing]
+        return min(self.done + FOLDED, min(there) if there else max(reaches.values()))
+
+    def cut(self, number: int) -> Cut | None:
+        target = self.target()
+        if self.held or target <= self.done:
+            return None
+        return {stream: Reach.of(inbox, _upto(inbox, target)) for stream, inbox in self.inboxes.items()}
+
+    def next(self, start: int) -> int | None:
+        return None if self.cut(start + 1) is None else start + 1
+
+    def lacking(self, number: int) -> list[StreamId]:
+        return [stream for stream, inbox in self.inboxes.items() if inbox.reach <= self.done]
+
+    def forget(self, through: int) -> None:
+        """There is nothing to forget."""
+
+
+def _upto(inbox: Inbox, pulse: int) -> int:
+    """The last unit that completes nothing beyond a pulse."""
+    unit = inbox.consumed
+    while unit < inbox.available and inbox.headers[unit + 1].pulse <= pulse:
+        unit += 1
+    return unit
 
 
 @dataclass

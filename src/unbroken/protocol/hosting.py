@@ -76,7 +76,8 @@ class Hosting:
         node.upstream.open(replica)
         node.comparison.open(replica.shard)
         for stream in [stream for shard in shards for stream in node.topology.outputs(shard)]:
-            stored = state.outboxes.get(stream, StoredUnits(max(state.committed, state.valid)))
+            begun = state.log.units.get(stream.producer.part, max(state.committed, state.valid))
+            stored = state.outboxes.get(stream, StoredUnits(begun))
             node.outboxes.open(stream, replica, node.layout, stored)
             sink = stream.consumer.part
             if sink in node.topology.sinks:
@@ -93,6 +94,7 @@ class Hosting:
             out += node.sources.begin()
         if replica in node.replicas:
             out += node.leading.open(node.replicas[replica])
+            node.forking.open(node.replicas[replica])
         if replica in node.replicas:
             node.progress[replica] = max(node.replicas[replica].pulse, node.progress.get(replica, 0))
             out += node.standing.report(node.replicas[replica], node.links)
@@ -117,11 +119,13 @@ class Hosting:
         node.outboxes.close(replica)
         node.upstream.close(replica)
         node.leading.close(replica)
+        node.forking.close(replica)
         node.handover.close(replica)
         node.sinks.close(replica)
         node.comparison.close(replica.shard)
         node.serving.discard(replica)
         node.progress.pop(replica, None)
+        node.ahead.pop(replica, None)
         node.replicas.pop(replica, None)
         if replica == node.ingress:
             node.ingress = node.sources = None
@@ -150,7 +154,9 @@ class Hosting:
             out.append(StopReplica(found.stopped, str(found)))
         return out
 
-    def stopped(self, event: ReplicaStopped, _now_ms: float) -> list[Instruction]:
+    def stopped(self, event: ReplicaStopped, now_ms: float) -> list[Instruction]:
+        if self.node.forking.find(event.replica) is not None:
+            return self.node.forking.query_failed(QueryFailed(event.replica, event.reason), now_ms)
         state = self.node.replicas.get(event.replica)
         if state is None or state.stopped is not None:
             return []
@@ -159,6 +165,8 @@ class Hosting:
         return [Report(sentence), StopReplica(event.replica, event.reason)]
 
     def query_failed(self, event: QueryFailed, now_ms: float) -> list[Instruction]:
+        if self.node.forking.find(event.replica) is not None:
+            return self.node.forking.query_failed(event, now_ms)
         replica = self.node.replicas.get(event.replica)
         if replica is None or replica.stopped is not None:
             return []

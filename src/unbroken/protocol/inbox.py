@@ -35,7 +35,7 @@ class Inbox:
     - ``consumed`` and ``available`` never go back.
 
     ``pulse`` is what the last consumed unit has completed, ``cut_ms`` when that was cut, and ``ended`` says that it was
-    the final one.
+    the final one. ``limit`` is how many units may be held ahead.
     """
 
     stream: StreamId
@@ -46,6 +46,7 @@ class Inbox:
     pulse: int = 0
     cut_ms: int = 0
     ended: bool = False
+    limit: int = AHEAD_LIMIT
 
     def arrive(self, header: UnitHeader) -> Arrival:
         """Judge an arriving unit. Only an ACCEPTED one may be stored."""
@@ -57,7 +58,7 @@ class Inbox:
         if header.number <= self.consumed:
             self.duplicates += 1
             return Arrival.DUPLICATE
-        if header.number > self.consumed + AHEAD_LIMIT:
+        if header.number > self.consumed + self.limit:
             return Arrival.REFUSED
         self.headers[header.number] = header
         while self.available + 1 in self.headers:
@@ -82,6 +83,12 @@ class Inbox:
             return self.consumed
         numbers = range(self.consumed + 1, self.available + 1)
         return next((number for number in numbers if self.headers[number].pulse >= pulse), None)
+
+    @property
+    def reach(self) -> int:
+        """The pulse that is complete in what is here."""
+        last = self.headers.get(self.available)
+        return self.pulse if last is None else last.pulse
 
     def check(self) -> None:
         require(self.available >= self.consumed, f"{self.stream}: available behind consumed")

@@ -29,10 +29,14 @@ class SendUnit:
 
 @dataclass(frozen=True)
 class StoreUnit:
-    """Keep the rows of the unit that has just arrived for ``replica``; what follows relies on them being on disk."""
+    """Keep the rows of the unit that has just arrived for ``replica``; what follows relies on them being on disk.
+
+    ``number`` is what they are kept under, if that is not the unit's own.
+    """
 
     replica: ReplicaId
     header: UnitHeader
+    number: int | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,49 @@ class StartReplica:
     """Start what a replica runs (a query, the ingress) on what its directory holds."""
 
     replica: ReplicaId
+
+
+@dataclass(frozen=True)
+class ForkReplica:
+    """Copy the state of ``replica`` at ``version`` to the directory of ``fork`` and start a query on it.
+
+    If that fails, ``QueryFailed`` reports it.
+    """
+
+    replica: ReplicaId
+    fork: ReplicaId
+    version: int
+
+
+@dataclass(frozen=True)
+class FeedFork:
+    """What the inbox of ``replica`` has as unit ``number`` of ``stream`` is unit ``as_number`` of that input of a fork.
+
+    A tentative unit is kept under the stream of the fork that made it; for this one it is part of the stream's home.
+    """
+
+    replica: ReplicaId
+    stream: StreamId
+    number: int
+    fork: ReplicaId
+    as_number: int
+
+
+@dataclass(frozen=True)
+class PauseReplica:
+    """End the query of a replica for a while; its directory stays, and ``StartReplica`` goes on from it."""
+
+    replica: ReplicaId
+
+
+@dataclass(frozen=True)
+class UndoReplica:
+    """Forget the state of a replica whose query is paused. It begins with unit ``base + 1`` of the input that its inbox
+    still holds; up to unit ``valid`` its results are there already."""
+
+    replica: ReplicaId
+    base: int
+    valid: int
 
 
 @dataclass(frozen=True)
@@ -277,6 +324,10 @@ Instruction = (
     | Lead
     | Publish
     | StartReplica
+    | ForkReplica
+    | FeedFork
+    | PauseReplica
+    | UndoReplica
     | StopReplica
     | DropReplica
     | FetchState

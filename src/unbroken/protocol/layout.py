@@ -34,7 +34,8 @@ class Topology:
 
     The replicas of the parts in ``led`` take their input as a leader among them says, the others by pulses.
 
-    Parts with an ``availability`` go on without input that is missing for too long, with tentative results.
+    Parts with an ``availability`` go on without input that is missing for too long, with tentative results, which
+    ``tentative_sinks`` take.
 
     In a ``bucketed`` flow sources are not cut together: unit b of a source has its rows of the b-th stretch of event
     time, and comes when that source says that there are no more of them.
@@ -56,6 +57,7 @@ class Topology:
     led: frozenset[str] = frozenset()
     availability: Mapping[str, Availability] = field(default_factory=dict)
     bucketed: bool = False
+    tentative_sinks: frozenset[str] = frozenset()
 
     def strategy(self, part: str) -> Strategy:
         """How a part is kept available; unless it says otherwise, by replicas that all do everything."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unbroken.protocol.consistency import Consistency
 from unbroken.protocol.ids import ReplicaId, StreamId
 from unbroken.protocol.ingress import Append, AppendAck, JoinLog, JoinRefused
 from unbroken.protocol.units import Digest
@@ -11,11 +12,15 @@ from unbroken.protocol.units import Digest
 
 @dataclass(frozen=True)
 class Subscribe:
-    """Send me this stream from unit ``after + 1`` on."""
+    """Send me this stream from unit ``after + 1`` on.
+
+    Tentative units as well, those of pulses after ``heard``; none of them if that is negative.
+    """
 
     stream: StreamId
     subscriber: str
     after: int
+    heard: int = -1
 
 
 @dataclass(frozen=True)
@@ -54,10 +59,24 @@ class Delivered:
 
 @dataclass(frozen=True)
 class Progress:
-    """My replica has produced its units up to pulse ``pulse``."""
+    """My replica has produced its units up to pulse ``pulse``.
+
+    With ``ahead``, it waits for input that is missing, and has the rest of it up to that pulse: nobody has to wait for
+    it.
+    """
 
     replica: ReplicaId
     pulse: int
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class Health:
+    """How the results of my replica stand, for its siblings and for those who read them."""
+
+    replica: ReplicaId
+    state: Consistency
+    tentative: int = 0
 
 
 @dataclass(frozen=True)
@@ -156,6 +175,7 @@ Message = (
     | DigestNote
     | Delivered
     | Progress
+    | Health
     | Ping
     | Pong
     | Append

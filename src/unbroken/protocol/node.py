@@ -32,6 +32,7 @@ from unbroken.protocol.events import (
     Tick,
     UnitArrived,
 )
+from unbroken.protocol.forking import Forking
 from unbroken.protocol.handover import Handover
 from unbroken.protocol.holding import Holding
 from unbroken.protocol.hosting import Hosting
@@ -55,6 +56,7 @@ from unbroken.protocol.messages import (
     Claimed,
     Delivered,
     DigestNote,
+    Health,
     Missing,
     Offer,
     Ping,
@@ -67,6 +69,7 @@ from unbroken.protocol.messages import (
 )
 from unbroken.protocol.orders import LeaderKnown, Ordered, OrderRefused, OrdersLost
 from unbroken.protocol.outboxes import Outboxes
+from unbroken.protocol.pace import catches_up, slowest
 from unbroken.protocol.records import Records
 from unbroken.protocol.recovery import ReplicaState
 from unbroken.protocol.replica import SegmentReplica
@@ -104,6 +107,9 @@ class NodeProtocol:
     serving: set[ReplicaId] = field(default_factory=set)
     replicas: dict[ReplicaId, SegmentReplica] = field(default_factory=dict)
     progress: dict[ReplicaId, int] = field(default_factory=dict)
+    ahead: dict[ReplicaId, int] = field(default_factory=dict)
+    moved: dict[ReplicaId, float] = field(default_factory=dict)
+    seen_ms: float = 0.0
     snapshots: dict[ShardId, int] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     traffic: Counter[str] = field(default_factory=Counter)
@@ -126,6 +132,7 @@ class NodeProtocol:
         self.upstream = UpstreamBackup(self)
         self.records = Records(self)
         self.leading = Leading(self)
+        self.forking = Forking(self)
         self.ring = Ring(self.me, tuned.ring_period_ms, tuned.ring_misses)
         self.ring.placed(self.layout)
         self._handlers: dict[type[Any], Callable[[Any, float], list[Instruction]]] = {
@@ -158,6 +165,7 @@ class NodeProtocol:
 
     def handle(self, event: Event, now_ms: float) -> list[Instruction]:
         """Take one event and say what to do."""
+        self.seen_ms = now_ms
         return [*self._handlers[type(event)](event, now_ms), *self._tick(Tick(), now_ms)]
 
     def next_wake_ms(self) -> float | None:
@@ -166,23 +174,29 @@ class NodeProtocol:
         times += self.sinks.wake_times_ms()
         times += [time for replica in self.replicas.values() for time in replica.wake_times_ms()]
         times += [*self.joining.wake_times_ms(), *self.holding.wake_times_ms()]
-        times += [*self.ring.wake_times_ms(), *self.leading.wake_times_ms()]
+        times += [*self.ring.wake_times_ms(), *self.leading.wake_times_ms(), *self.forking.wake_times_ms()]
         return min(times, default=None)
 
     def in_flight(self) -> int:
-        """Pulses cut but not yet processed by the fastest counted replica of every shard.
+        """Pulses cut but not yet processed by the fastest counted replica of every shard that is waited for."""
+        newest = self._newest_cut()
+        return newest - slowest(self.topology, self.layout, self.progress, self.ahead, newest)
 
-        A shard that has yet to take over its predecessor's state holds nobody up.
-        """
-        newest = 0 if self.sources is None else self.sources.log.last_pulse
-        slowest = newest
-        for part in self.topology.segments:
-            for shard in self.topology.shards(part):
-                if part in self.topology.replaces and not self.layout.full(shard):
-                    continue
-                done = [self.progress.get(replica, 0) for replica in self.layout.counted(shard)]
-                slowest = min(slowest, max(done, default=0))
-        return newest - slowest
+    def _catches_up(self) -> bool:
+        """Whether something that was gone on without is on its way back."""
+        if not any(self.ahead.values()):
+            return False
+        patience = max((how.patience_ms for how in self.topology.availability.values()), default=0.0)
+        moving = {replica for replica, ms in self.moved.items() if self.seen_ms < ms + patience}
+        return catches_up(self.topology, self.layout, self.progress, moving, self._newest_cut())
+
+    def _newest_cut(self) -> int:
+        """The last pulse that is cut in all sources."""
+        if self.sources is None:
+            return 0
+        if self.topology.bucketed and self.ingress is not None:
+            return min((box.last for box in self.outboxes.of(self.ingress)), default=0)
+        return self.sources.log.last_pulse
 
     def hosted(self) -> list[ReplicaId]:
         """The replicas at work here."""
@@ -199,6 +213,7 @@ class NodeProtocol:
         self.upstream.check()
         self.ring.check()
         self.leading.check()
+        self.forking.check()
         for replica in self.replicas.values():
             replica.check()
         if self.sources is not None:
@@ -221,10 +236,12 @@ class NodeProtocol:
         self.serving -= {r for r in self.serving if self.layout.placement.get(r) == event.node}
         if self.sources is not None:
             self.sources.link_lost(event.node, now_ms)
+        self.forking.link_lost(event.node)
         return [*self.ring.link_lost(event.node), *self.subscriptions.update_all()]
 
     def _subscriber_gone(self, event: SubscriberGone, _now_ms: float) -> list[Instruction]:
         self.outboxes.subscriber_gone(event.node)
+        self.forking.showing.gone(event.node)
         return []
 
     # --- messages -------------------------------------------------------------------------------------
@@ -233,9 +250,11 @@ class NodeProtocol:
         message = event.message
         match message:
             case Subscribe():
-                return self.outboxes.subscribe(event.sender, message)
+                out = self.outboxes.subscribe(event.sender, message)
+                return [*out, *self.forking.subscribed(event.sender, message)]
             case Unsubscribe():
                 self.outboxes.unsubscribe(message)
+                self.forking.showing.unsubscribe(message.stream, message.subscriber)
                 return []
             case Missing():
                 return self.subscriptions.missing(event.sender, message)
@@ -261,7 +280,13 @@ class NodeProtocol:
             case Delivered():
                 return self.standing.mark_delivered(message.stream, message.through)
             case Progress():
-                self.progress[message.replica] = max(self.progress.get(message.replica, 0), message.pulse)
+                if message.pulse > self.progress.get(message.replica, 0):
+                    self.progress[message.replica] = message.pulse
+                    self.moved[message.replica] = now_ms
+                self.ahead[message.replica] = message.ahead
+                return []
+            case Health():
+                self.forking.reconciling.heard(message)
                 return []
             case Ping():
                 return [Send(event.sender, Pong(message.number))]
@@ -278,6 +303,8 @@ class NodeProtocol:
 
     def _unit_arrived(self, event: UnitArrived, now_ms: float) -> list[Instruction]:
         header = event.header
+        if not header.stable:
+            return self.forking.arrived(event, now_ms)
         replica = next((r for r in self.replicas.values() if header.stream in r.inboxes), None)
         if replica is None or replica.stopped is not None or not replica.feeds[header.stream].takes(event.sender):
             return []
@@ -287,19 +314,23 @@ class NodeProtocol:
         self.traffic["data" if primary and arrival is Arrival.ACCEPTED else "redundancy"] += event.size
         if arrival is Arrival.ACCEPTED:
             self.leading.came(replica, header.stream, now_ms)
-            return [StoreUnit(replica.replica, header), *replica.answers(now_ms)]
+            out: list[Instruction] = [StoreUnit(replica.replica, header)]
+            out += self.forking.came(replica, header.stream, header.pulse, now_ms)
+            return [*out, *replica.answers(now_ms)]
         if arrival is Arrival.DIVERGENT:
             return [Report(f"unit {header.number} of {header.stream} from {event.sender} differs from the copy kept")]
         return []
 
     def _gate_asked(self, event: GateAsked, now_ms: float) -> list[Instruction]:
-        replica = self.replicas.get(event.replica)
+        replica = self.replicas.get(event.replica) or self.forking.find(event.replica)
         if replica is None:
             # Not hosted any more; its query is being ended and must not wait for that.
             return [AnswerGate(event.ticket, event.start)]
         out: list[Instruction] = []
-        if event.start > replica.committed:
+        if event.start > replica.committed and event.replica not in self.replicas:
             out += replica.commit(event.start, event.cut)
+        elif event.start > replica.committed:
+            out += self.forking.reconciling.commit(replica, event)
             out += [*self.standing.committed(replica), *self.holding.committed(replica)]
             out += self.records.committed(replica)
         replica.ask(event)
@@ -308,10 +339,11 @@ class NodeProtocol:
     def _produced(self, event: Produced, now_ms: float) -> list[Instruction]:
         replica = self.replicas.get(event.replica)
         if replica is None and event.replica != self.ingress:
-            return []
+            return self.forking.produced(event, now_ms)
         if replica is not None:
             if replica.stopped is not None:
                 return []
+            self.forking.reconciling.processed(event)
             time_ms = self._time_of(event) if replica.alone(event.number) else None
             self.upstream.produced(event.replica, event.number, time_ms)
             replica.produced = max(replica.produced, event.number)
@@ -338,6 +370,9 @@ class NodeProtocol:
     # --- sinks ----------------------------------------------------------------------------------------
 
     def _sink_delivered(self, event: SinkDelivered, now_ms: float) -> list[Instruction]:
+        if event.stream.home != event.stream:
+            self.forking.showing.delivered(event.stream)
+            return []
         out = self.sinks.finished(event.stream, event.number)
         return [*out, *self.standing.progress_of(event.stream), *self.standing.delivered(event.stream)]
 
@@ -401,6 +436,8 @@ class NodeProtocol:
         out = [] if event.topology is None else self._topology_changed(event.topology)
         self.serving = {replica for replica in self.serving if self._may_count(replica)}
         self.progress = {replica: n for replica, n in self.progress.items() if self._may_count(replica)}
+        self.ahead = {replica: n for replica, n in self.ahead.items() if self._may_count(replica)}
+        self.moved = {replica: ms for replica, ms in self.moved.items() if self._may_count(replica)}
         out += [*self.joining.layout_changed(now_ms), *self.outboxes.layout_changed(self.layout)]
         out += self.ring.placed(self.layout)
         self.sinks.rank(self.layout)
@@ -436,8 +473,9 @@ class NodeProtocol:
         out += self.upstream.acks()
         if self.sources is not None:
             out += self.sources.placed(set(self.layout.nodes_of(INGRESS)), self.links)
-            newcomers = any(replica in self.progress for replica in self.layout.joining)
+            newcomers = any(replica in self.progress for replica in self.layout.joining) or self._catches_up()
             version = self.layout.version if self.topology.at_most_once else 0
-            out += self.sources.tick(now_ms, self.in_flight(), self.layout.generation, newcomers, version)
-        out += [*self.ring.tick(now_ms, self.links), *self.leading.tick(now_ms)]
+            flight, steady = self.in_flight(), any(self.ahead.values())
+            out += self.sources.tick(now_ms, flight, self.layout.generation, newcomers, version, steady)
+        out += [*self.ring.tick(now_ms, self.links), *self.leading.tick(now_ms), *self.forking.tick(now_ms)]
         return [*out, *self.joining.tick(now_ms), *self.holding.tick(now_ms)]

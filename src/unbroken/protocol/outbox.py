@@ -12,6 +12,10 @@ SEND_WINDOW = 64
 """Units sent to a subscriber beyond its last acknowledgement. Bounds what waits in a link to a stalled peer;
 far above the two or three units that are in flight when all is well."""
 
+FAILURE_WINDOW = 20_000
+"""The same for consumers that go on without input that is missing: they take in everything else meanwhile, and
+acknowledge nothing. At two units per second it lasts for nearly three hours."""
+
 ABSENT_CLIENTS = 64
 """Clients without a connection that are remembered for each stream: those that have read least."""
 
@@ -39,9 +43,8 @@ class Outbox:
     - Numbers are dense: unit ``n`` is added only after unit ``n - 1``; adding one again is a no-op.
     - Loss-free: a unit is dropped only when every consumer replica that the layout counts has acknowledged
       it, and when ``retain`` younger units exist.
-    - A subscriber is sent each unit after its starting point once, in order, at most ``SEND_WINDOW`` ahead
-      of what it acknowledged. What is dropped meanwhile is left out; that can only happen to one that the
-      layout does not count.
+    - A subscriber is sent each unit after its starting point once, in order, at most ``window`` ahead of what it
+      acknowledged. What is dropped meanwhile is left out; that can only happen to one that the layout does not count.
     - A muted outbox sends nothing.
 
     An acknowledgement may run ahead of ``last``: a consumer fed by a faster sibling has no need of the unit
@@ -63,6 +66,7 @@ class Outbox:
     acked: dict[ReplicaId, int] = field(default_factory=dict)
     found: dict[ReplicaId, int] = field(default_factory=dict)
     subscribers: dict[str, Subscriber] = field(default_factory=dict)
+    window: int = SEND_WINDOW
     muted: bool = False
     quiet: bool = False
     levels: int = 0
@@ -196,7 +200,7 @@ class Outbox:
                 if entry.acked < entry.sent:
                     continue  # it has not taken in yet what was sent before the hole
                 entry.sent = entry.acked = self.base
-            limit = min(self.last, entry.acked + SEND_WINDOW)
+            limit = min(self.last, entry.acked + self.window)
             while entry.sent < limit:
                 entry.sent += 1
                 out.append((name, entry.sent))

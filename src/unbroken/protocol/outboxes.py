@@ -8,7 +8,7 @@ from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generati
 from unbroken.protocol.instructions import DropOutbox, GiveUp, Instruction, NoteOwed, Report, Send, SendUnit
 from unbroken.protocol.layout import Layout, Topology
 from unbroken.protocol.messages import Ack, Claim, Claimed, Missing, Subscribe, Unsubscribe
-from unbroken.protocol.outbox import SNAPSHOT, Outbox
+from unbroken.protocol.outbox import FAILURE_WINDOW, SEND_WINDOW, SNAPSHOT, Outbox
 from unbroken.protocol.recovery import StoredUnits
 from unbroken.protocol.strategy import Ha
 from unbroken.protocol.units import UnitHeader
@@ -49,7 +49,8 @@ class Outboxes:
         headers = {header.number: header for header in stored.headers}
         counted = self._counted(stream, owner, layout)
         levels = self.topology.strategy(sink).levels
-        box = Outbox(stream, counted, retain, stored.base, headers, levels=levels)
+        window = FAILURE_WINDOW if sink in self.topology.availability else SEND_WINDOW
+        box = Outbox(stream, counted, retain, stored.base, headers, levels=levels, window=window)
         if levels:
             box.owed, box.valid = stored.owed, stored.valid
         self.boxes[stream] = box

@@ -78,8 +78,11 @@ class AdaptivePulse:
         steps = int((now_ms - self.eased_ms) / EASE_EVERY_MS)
         self.factor = min(MOST_EASE, EASE + EASE_MORE * steps)
 
-    def due(self, now_ms: float, in_flight: int) -> bool:
-        """Whether to cut at ``now_ms``; the caller cuts at once when told so."""
+    def due(self, now_ms: float, in_flight: int, steady: bool = False) -> bool:
+        """Whether to cut at ``now_ms``; the caller cuts at once when told so.
+
+        With ``steady``, that the flow has room says nothing, as part of it waits.
+        """
         if now_ms < self.next_due_ms():
             return False
         if in_flight >= self.in_flight_bound:
@@ -87,7 +90,7 @@ class AdaptivePulse:
             return False
         if self.held:
             self._stretch(now_ms)
-        elif self.last_ms is not None and self.factor == 1.0:
+        elif self.last_ms is not None and self.factor == 1.0 and not steady:
             self._shrink(in_flight)
         self.held = False
         self.last_ms = now_ms

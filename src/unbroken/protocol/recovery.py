@@ -28,7 +28,8 @@ class StoredUnits:
 class LogState:
     """The ingress log on disk: everything up to ``committed`` is done with, ``entries`` follow it.
 
-    A copy that a newcomer was given comes with the ``admission`` that its leader noted.
+    A copy that a newcomer was given comes with the ``admission`` that its leader noted. Where units are not numbered by
+    the pulses of the log, ``units`` says by source up to which one everything is done with.
     """
 
     committed: int = 0
@@ -36,6 +37,7 @@ class LogState:
     pulse: int = 0
     finished: bool = False
     admission: Admission | None = None
+    units: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

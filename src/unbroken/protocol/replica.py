@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from unbroken.errors import require
-from unbroken.protocol.cuts import Cut, Gate, LeaderCuts, PulseCuts, Reach
+from unbroken.protocol.cuts import Cut, ForkCuts, Gate, LeaderCuts, PulseCuts, Reach
 from unbroken.protocol.events import GateAsked
 from unbroken.protocol.feeds import Feed
 from unbroken.protocol.ids import NodeId, ReplicaId, StreamId, generation_of
@@ -45,7 +45,7 @@ class SegmentReplica:
 
     ``released`` are the cuts that Spark was given and has not committed. ``pulse`` is the last one that is complete in
     what was produced: the pulses that a flow has in flight are counted by it. ``final`` is the last unit that will ever
-    be produced, once it has been.
+    be produced, once it has been. While ``resting``, its query is ended and will be started again.
     """
 
     replica: ReplicaId
@@ -59,13 +59,14 @@ class SegmentReplica:
     failures: int = 0
     failed_at: int = 0
     restart_ms: float | None = None
+    resting: bool = False
     inboxes: dict[StreamId, Inbox] = field(default_factory=dict)
     holes: dict[tuple[StreamId, NodeId], int] = field(default_factory=dict)
     waiting: list[GateAsked] = field(default_factory=list)
     released: dict[int, Cut] = field(default_factory=dict)
     pulse: int = 0
     final: int | None = None
-    cuts: PulseCuts | LeaderCuts = field(init=False)
+    cuts: PulseCuts | LeaderCuts | ForkCuts = field(init=False)
     gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,6 +126,9 @@ class SegmentReplica:
         still: list[GateAsked] = []
         for question in self.waiting:
             give_up = now_ms >= question.deadline_ms or self.stopped is not None
+            if self.resting and not give_up:
+                still.append(question)
+                continue
             answer = self.gate.ask(question.instance, question.start, give_up=give_up)
             if answer is None:
                 still.append(question)
@@ -174,6 +178,17 @@ class SegmentReplica:
                 out.append(DropInbox(self.replica, stream, tuple(numbers)))
         self.cuts.forget(through)
         return out
+
+    def rewind(self, base: int, kept: Mapping[StreamId, Mapping[int, UnitHeader]]) -> None:
+        """Go back to before any input after unit ``base``, which is here again."""
+        for stream, inbox in self.inboxes.items():
+            again = Inbox(stream, base, base, pulse=base, limit=inbox.limit)
+            for _, header in sorted({**kept[stream], **inbox.headers}.items()):
+                if header.number > base:
+                    again.arrive(header)
+            self.inboxes[stream] = again
+        self.committed = base
+        self.released = {}
 
     def alone(self, number: int) -> bool:
         """Whether a micro-batch that has just been produced was made of one unit of each input."""

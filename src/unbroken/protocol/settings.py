@@ -12,7 +12,8 @@ class ProtocolSettings:
     With ``snapshots``, producers keep what follows the last snapshot of a shard, so that it can go on from there if
     all its replicas are lost. Consumers acknowledge every ``ack_every`` units.
     Replicas ask the next in their ring every ``ring_period_ms`` (0: never), and suspect it after ``ring_misses`` times
-    without an answer.
+    without an answer. A replica that has processed fewer than ``warm_units``, or has had less than ``warm_ms`` for it,
+    does not take input for missing: first micro-batches take seconds, here and where the input comes from.
     """
 
     pulse_min_ms: float = 250
@@ -34,3 +35,5 @@ class ProtocolSettings:
     ack_every: int = 1
     ring_period_ms: float = 500
     ring_misses: int = 3
+    warm_units: int = 10
+    warm_ms: float = 30_000

@@ -49,7 +49,13 @@ class SourceSide:
         return self.log.leading and not self.log.ended and not self.polling
 
     def tick(
-        self, now_ms: float, in_flight: int, generation: int = 1, catching_up: bool = False, layout: int = 0
+        self,
+        now_ms: float,
+        in_flight: int,
+        generation: int = 1,
+        catching_up: bool = False,
+        layout: int = 0,
+        steady: bool = False,
     ) -> list[Instruction]:
         """Cut a pulse if it is time, and give up peers whose grace is over."""
         out: list[Instruction] = []
@@ -57,7 +63,7 @@ class SourceSide:
         for peer in sorted(peer for peer, until in self.suspects.items() if now_ms >= until):
             del self.suspects[peer]
             out += self._carried(self.log.lost(peer))
-        if self.may_cut and self.pulse.due(now_ms, in_flight):
+        if self.may_cut and self.pulse.due(now_ms, in_flight, steady):
             self.polling = True
             out.append(PollSources(self.log.last_pulse + 1, generation, layout))
         return out

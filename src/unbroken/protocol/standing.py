@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unbroken.protocol.events import SnapshotTaken
-from unbroken.protocol.ids import NodeId, ShardId, StreamId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.instructions import Instruction, Send
 from unbroken.protocol.messages import Ack, Delivered, Progress
 from unbroken.protocol.outboxes import snapshot_of
@@ -43,7 +43,7 @@ class Standing:
     def tell(self, to: NodeId) -> list[Instruction]:
         node = self.node
         out = [step for replica in node.replicas.values() for step in self.report(replica, {to})]
-        out += [*node.holding.tell(to), *node.records.tell(to)]
+        out += [*node.holding.tell(to), *node.records.tell(to), *node.forking.tell(to)]
         for shard in node.snapshots:
             out += self._release_before_snapshot(shard, {to})
         for stream, delivery in node.sinks.deliveries.items():
@@ -61,7 +61,7 @@ class Standing:
                 if taken and to in node.subscriptions.producers(stream):
                     out.append(Send(to, Ack(stream, str(replica.replica), taken)))
             out += node.upstream.repeat(replica.replica, to)
-            out.append(Send(to, Progress(replica.replica, node.progress.get(replica.replica, 0))))
+            out.append(Send(to, self._progress(replica.replica)))
         return out
 
     def committed(self, replica: SegmentReplica) -> list[Instruction]:
@@ -90,8 +90,12 @@ class Standing:
         if pulse <= node.progress.get(replica.replica, 0):
             return []
         node.progress[replica.replica] = pulse
-        message = Progress(replica.replica, pulse)
+        node.moved[replica.replica] = node.seen_ms
+        message = self._progress(replica.replica)
         return [Send(to, message) for to in sorted(node.sync.members) if to != node.me]
+
+    def _progress(self, replica: ReplicaId) -> Progress:
+        return Progress(replica, self.node.progress.get(replica, 0), self.node.ahead.get(replica, 0))
 
     def delivered(self, stream: StreamId) -> list[Instruction]:
         """How far a sink has come, for those that could deliver the same, and for those that wait to follow."""

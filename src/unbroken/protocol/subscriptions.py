@@ -85,7 +85,8 @@ class Subscriptions:
             joined, left = feed.update(self._preferred(stream, replica.replica))
             after = replica.inboxes[stream].available
             out += [Send(node, Unsubscribe(stream, name)) for node in left if node in self.node.links]
-            out += [Send(node, Subscribe(stream, name, after)) for node in joined]
+            heard = self.node.forking.wants(replica.replica)
+            out += [Send(node, Subscribe(stream, name, after, heard)) for node in joined]
         return out
 
     def update_all(self) -> list[Instruction]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unbroken.digest import digest_column
 from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow import Dataflow, Segment
-from unbroken.protocol.strategy import STATELESS, Ha
+from unbroken.protocol.strategy import STATELESS
 from unbroken.sharding import EVERYTHING, check_key_type, key_columns_of
 from unbroken.spark.determinism import find_nondeterminism
 from unbroken.spark.horizon import (
@@ -18,6 +18,7 @@ from unbroken.spark.horizon import (
     find_horizon,
     has_watermark,
     horizon_of,
+    is_rebuilt,
     unbounded_problem,
 )
 from unbroken.spark.types import arrow_schema
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 class Analysis:
     """The schema of every source's and segment's rows.
 
-    ``horizons`` says how far back the state of each segment reaches that is kept available by what its producers keep.
+    ``horizons`` says how far back the state of each segment reaches that can be built again from what is kept of its
+    input.
     """
 
     schemas: Mapping[str, StructType]
@@ -67,7 +69,7 @@ def analyse(flow: Dataflow, order: tuple[str, ...], session: SparkSession) -> An
                 continue
             schemas[name] = frame.schema
             problems += _routing_problems(segment, frame)
-            if segment.redundancy.ha == Ha.UPSTREAM.value:
+            if is_rebuilt(segment):
                 horizon = horizon_of(segment, frame)
                 if isinstance(horizon, Unbounded):
                     problems.append(unbounded_problem(segment, horizon))

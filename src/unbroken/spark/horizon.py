@@ -1,8 +1,8 @@
 """How far back the state of a segment reaches: what producers must keep to build it again from their units alone.
 
-With ``ha="upstream"`` a spare begins with nothing and processes kept units again. It ends up with the same state if
-every row that can still matter is among them. Rows stop to matter only where Spark forgets: when the watermark has
-passed what a row's state is kept by.
+With ``ha="upstream"`` a spare begins with nothing and processes kept units again, and so does a replica that gets rid
+of tentative state with ``reconcile="undo"``. It ends up with the same state if every row that can still matter is among
+them. Rows stop to matter only where Spark forgets: when the watermark has passed what a row's state is kept by.
 
 The horizon is counted from the newest row. The watermark is the delay behind that one, a window is forgotten when the
 watermark reaches its end, and a row at its beginning is the length of the window older: delay and length together.
@@ -16,8 +16,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from unbroken.availability import Availability
+from unbroken.config import milliseconds
 from unbroken.errors import Problem
 from unbroken.flow import Segment
+from unbroken.protocol import consistency
+from unbroken.protocol.consistency import Reconcile
 from unbroken.protocol.ids import segment_of
 from unbroken.protocol.layout import Topology
 from unbroken.protocol.strategy import STATELESS, Ha, Strategy
@@ -32,6 +36,7 @@ PRECISION_MS = 1
 
 DECLARE = "declare state_horizon='10min' (how far behind the newest row one can still matter)"
 OTHERWISE = "choose ha='passive' or ha='active'"
+RECONCILE_OTHERWISE = "choose reconcile='fork' or reconcile='redo'"
 REMEDY = f"bound it with withWatermark and groupBy(window(...)), {DECLARE}, or {OTHERWISE}"
 
 _ARBITRARY = {
@@ -97,38 +102,64 @@ def has_watermark(frame: DataFrame) -> bool:
     return any(class_of(node) == "EventTimeWatermark" for node in _nodes(analysed(frame)))
 
 
+def is_rebuilt(segment: Segment) -> bool:
+    """Whether a segment's state may have to be built again from recent input, so that its horizon must be known."""
+    return segment.redundancy.ha == Ha.UPSTREAM.value or _undone(segment) is not None
+
+
 def horizon_of(segment: Segment, frame: DataFrame) -> Horizon | Unbounded:
     """The horizon of a segment: what its author promises, otherwise what its plan shows."""
-    if segment.redundancy.state_horizon is None:
+    undone = _undone(segment)
+    declared = segment.redundancy.state_horizon if undone is None else undone.state_horizon
+    if declared is None:
         return find_horizon(frame)
-    return Horizon(segment.redundancy.strategy().horizon_ms, has_watermark(frame), declared=True)
+    return Horizon(float(milliseconds(declared)), has_watermark(frame), declared=True)
+
+
+def _undone(segment: Segment) -> Availability | None:
+    asked = segment.availability
+    return asked if isinstance(asked, Availability) and asked.reconcile == Reconcile.UNDO.value else None
 
 
 def unbounded_problem(segment: Segment, found: Unbounded) -> Problem:
-    what = f"ha='upstream' builds lost state again from recent input, but {found.why}"
-    return Problem(segment.where, what, found.remedy)
+    if _undone(segment) is None:
+        what = f"ha='upstream' builds lost state again from recent input, but {found.why}"
+        return Problem(segment.where, what, found.remedy)
+    what = f"reconcile='undo' builds state again from recent input, but {found.why}"
+    return Problem(segment.where, what, found.remedy.replace(OTHERWISE, RECONCILE_OTHERWISE))
 
 
 def settled(topology: Topology, horizons: Mapping[str, Horizon]) -> Topology:
     """The topology with the horizons that Spark has been asked for."""
-    strategies = dict(topology.strategies)
-    for part, strategy in topology.strategies.items():
+    strategies, availability = dict(topology.strategies), dict(topology.availability)
+    for part in topology.segments:
         found = horizons.get(segment_of(part))
-        if strategy.ha is Ha.UPSTREAM and found is not None:
-            foldable = found.timed and not found.declared
+        if found is None:
+            continue
+        foldable = found.timed and not found.declared
+        strategy, how = topology.strategies.get(part), topology.availability.get(part)
+        if strategy is not None and strategy.ha is Ha.UPSTREAM:
             strategies[part] = replace(strategy, horizon_ms=found.ms, timed=found.timed, foldable=foldable)
-    return replace(topology, strategies=strategies)
+        if how is not None and how.reconcile is Reconcile.UNDO:
+            availability[part] = replace(how, horizon_ms=found.ms, timed=found.timed, foldable=foldable)
+    return replace(topology, strategies=strategies, availability=availability)
 
 
-def reaches_further(strategy: Strategy, found: Horizon) -> str | None:
-    """What state with the horizon ``found`` needs that is not kept with ``strategy``; None if nothing is missing."""
-    if found.ms == STATELESS == strategy.horizon_ms:
+def kept_for(topology: Topology, part: str) -> Strategy | consistency.Availability:
+    """What says how much of its input is kept for a part whose state is built again from it."""
+    how = topology.availability.get(part)
+    return how if how is not None and how.reconcile is Reconcile.UNDO else topology.strategy(part)
+
+
+def reaches_further(kept: Strategy | consistency.Availability, found: Horizon) -> str | None:
+    """What state with the horizon ``found`` needs that is not ``kept``; None if nothing is missing."""
+    if found.ms == STATELESS == kept.horizon_ms:
         return None
-    if found.ms > strategy.horizon_ms:
-        kept = f"only {readable(strategy.horizon_ms)}" if strategy.horizon_ms else "nothing"
-        return f"its state would reach back {readable(found.ms)}, and {kept} of its input is kept"
-    if found.timed != strategy.timed:
-        return f"its state would be forgotten by {_clock(found.timed)} instead of {_clock(strategy.timed)}"
+    if found.ms > kept.horizon_ms:
+        much = f"only {readable(kept.horizon_ms)}" if kept.horizon_ms else "nothing"
+        return f"its state would reach back {readable(found.ms)}, and {much} of its input is kept"
+    if found.timed != kept.timed:
+        return f"its state would be forgotten by {_clock(found.timed)} instead of {_clock(kept.timed)}"
     return None
 
 

@@ -47,6 +47,8 @@ class CutInfo:
     final: bool
     generation: int = 1
     layout: int = 0
+    stable: bool = True
+    since: int = 0
 
 
 @dataclass(frozen=True)
@@ -171,8 +173,8 @@ class QueryRunner:
     def _write(self, stream: StreamId, number: int, piece: pa.Table, info: CutInfo) -> UnitHeader:
         digest = digest_of(piece, self._floats)
         rows = piece.drop_columns([HASH_COLUMN])
-        facts = (info.pulse, info.cut_ms, digest, rows.nbytes, True, info.final, info.generation, info.layout)
-        header = UnitHeader(stream, number, *facts)
+        facts = (info.pulse, info.cut_ms, digest, rows.nbytes, info.stable, info.final, info.generation, info.layout)
+        header = UnitHeader(stream, number, *facts, info.since)
         path = self._around.store.outbox_path(self.replica, stream, number)
         if not os.path.exists(path):
             self._around.store.write(path, encode_unit(header, rows))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unbroken.errors import UnbrokenError
+from unbroken.protocol.consistency import Consistency
 from unbroken.protocol.ids import ReplicaId, StreamId
 from unbroken.protocol.ingress import Append, AppendAck, Entry, JoinLog, JoinRefused
 from unbroken.protocol.messages import (
@@ -15,6 +16,7 @@ from unbroken.protocol.messages import (
     Claimed,
     Delivered,
     DigestNote,
+    Health,
     Message,
     Missing,
     Offer,
@@ -33,8 +35,8 @@ def encode(message: Message) -> bytes:
     """One line of JSON; an ``Append`` is followed by the body of its entry."""
     body = b""
     match message:
-        case Subscribe(stream, subscriber, after):
-            fields: list[Any] = ["subscribe", str(stream), subscriber, after]
+        case Subscribe(stream, subscriber, after, heard):
+            fields: list[Any] = ["subscribe", str(stream), subscriber, after, heard]
         case Unsubscribe(stream, subscriber):
             fields = ["unsubscribe", str(stream), subscriber]
         case Missing(stream, subscriber, base):
@@ -55,8 +57,10 @@ def encode(message: Message) -> bytes:
             fields = ["digest", str(replica), str(stream), number, digest.to_json()]
         case Delivered(stream, through):
             fields = ["delivered", str(stream), through]
-        case Progress(replica, pulse):
-            fields = ["progress", str(replica), pulse]
+        case Progress(replica, pulse, ahead):
+            fields = ["progress", str(replica), pulse, ahead]
+        case Health(replica, state, tentative):
+            fields = ["health", str(replica), state.value, tentative]
         case Ping(number):
             fields = ["ping", number]
         case Pong(number):
@@ -100,7 +104,7 @@ def _append(f: list[Any], body: bytes) -> Append:
 
 
 _DECODERS: dict[str, Callable[[list[Any], bytes], Message]] = {
-    "subscribe": lambda f, _: Subscribe(StreamId.parse(f[0]), str(f[1]), int(f[2])),
+    "subscribe": lambda f, _: Subscribe(StreamId.parse(f[0]), str(f[1]), *(int(number) for number in f[2:4])),
     "unsubscribe": lambda f, _: Unsubscribe(StreamId.parse(f[0]), str(f[1])),
     "missing": lambda f, _: Missing(StreamId.parse(f[0]), str(f[1]), int(f[2])),
     "claim": lambda f, _: Claim(StreamId.parse(f[0]), ReplicaId.parse(f[1]), int(f[2])),
@@ -115,7 +119,8 @@ _DECODERS: dict[str, Callable[[list[Any], bytes], Message]] = {
     "ack": lambda f, _: Ack(StreamId.parse(f[0]), str(f[1]), *(int(number) for number in f[2:5])),
     "digest": lambda f, _: DigestNote(ReplicaId.parse(f[0]), StreamId.parse(f[1]), int(f[2]), Digest.from_json(f[3])),
     "delivered": lambda f, _: Delivered(StreamId.parse(f[0]), int(f[1])),
-    "progress": lambda f, _: Progress(ReplicaId.parse(f[0]), int(f[1])),
+    "progress": lambda f, _: Progress(ReplicaId.parse(f[0]), *(int(number) for number in f[1:3])),
+    "health": lambda f, _: Health(ReplicaId.parse(f[0]), Consistency(f[1]), int(f[2])),
     "ping": lambda f, _: Ping(int(f[0])),
     "pong": lambda f, _: Pong(int(f[0])),
     "append-ack": lambda f, _: AppendAck(int(f[0]), int(f[1])),

@@ -1,0 +1,33 @@
+"""What is worth telling about sources that have trouble while the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+WORTH_S = 2.0
+"""A source that is in trouble for a shorter time is not worth a sentence: a slow read looks like that, too."""
+
+
+class SourceNews:
+    """Turns the troubles of sources into sentences, one when they begin to matter and one when they are over."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._since: dict[str, float] = {}
+        self._told: dict[str, str] = {}
+
+    def sentences(self, now_s: float, troubles: Mapping[str, str], unreached_ms: Mapping[str, int]) -> list[str]:
+        """What is new. ``unreached_ms`` says for how long sources could not be asked, on the node that asks them."""
+        self._since = {name: self._since.get(name, now_s) for name in troubles}
+        lasting = {name for name, since in self._since.items() if now_s - since >= WORTH_S}
+        lasting |= {name for name, ms in unreached_ms.items() if ms >= WORTH_S * 1000}
+        out: list[str] = []
+        for name in sorted(lasting):
+            why = troubles.get(name) or self._told.get(name) or "it cannot be asked for its rows"
+            if self._told.get(name) != why:
+                self._told[name] = why
+                out.append(f"source {name} cannot be read on {self._node}, the others go on: {why}")
+        for name in sorted(self._told.keys() - lasting - troubles.keys() - unreached_ms.keys()):
+            del self._told[name]
+            out.append(f"source {name} is read again on {self._node}")
+        return out

@@ -1,0 +1,278 @@
+"""Going on without input that is missing: the forks of a node's replicas, and their tentative results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from unbroken.protocol.consistency import Consistency, Policy
+from unbroken.protocol.events import Produced, QueryFailed, UnitArrived
+from unbroken.protocol.fork import Fork
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, fork_of
+from unbroken.protocol.instructions import (
+    DropInbox,
+    DropOutbox,
+    DropReplica,
+    ForkReplica,
+    Instruction,
+    Report,
+    Send,
+    StoreUnit,
+)
+from unbroken.protocol.messages import Health, Progress, Subscribe
+from unbroken.protocol.outbox import FAILURE_WINDOW
+from unbroken.protocol.reconciling import Reconciling
+from unbroken.protocol.replica import SegmentReplica
+from unbroken.protocol.showing import Showing
+from unbroken.protocol.tentative import Results, TentativeInbox
+from unbroken.protocol.watch import Watch
+
+if TYPE_CHECKING:
+    from unbroken.protocol.node import NodeProtocol
+
+
+@dataclass
+class Forking:
+    """Watches the replicas that are to go on without missing input, and makes, feeds and drops their forks.
+
+    Invariants: a replica has at most one fork, and a fork only while it lacks input or has tentative results to
+    replace. Nothing of a fork ever gets into the state or the units of its replica.
+    """
+
+    node: NodeProtocol
+    watches: dict[ReplicaId, Watch] = field(default_factory=dict)
+    episodes: int = 0
+    orphans: list[Instruction] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.showing = Showing(self.node)
+        self.reconciling = Reconciling(self.node, self.watches)
+
+    # --- replicas that come and go --------------------------------------------------------------------
+
+    def open(self, replica: SegmentReplica) -> None:
+        how = self.node.topology.availability.get(replica.replica.shard.part)
+        if how is None:
+            return
+        for inbox in replica.inboxes.values():
+            inbox.limit = FAILURE_WINDOW
+        inputs = {stream: TentativeInbox(stream, how.patience_ms / 2) for stream in replica.inputs}
+        tuned = self.node.settings
+        watch = Watch(replica, how, inputs, warm_up=(tuned.warm_units, tuned.warm_ms), began=replica.produced)
+        self.watches[replica.replica] = watch
+        self.reconciling.open(watch)
+
+    def close(self, replica: ReplicaId) -> None:
+        """A replica is not at work here any more, and neither is its fork."""
+        watch = self.watches.pop(replica, None)
+        self.showing.close(replica.shard)
+        if watch is not None:
+            self.orphans += self._drop(watch)
+            self.reconciling.close(replica)
+
+    def find(self, fork: ReplicaId) -> Fork | None:
+        return next((w.fork for w in self.watches.values() if w.fork is not None and w.fork.replica == fork), None)
+
+    def wants(self, replica: ReplicaId) -> int:
+        """From which pulse on a replica wants tentative input, for a subscription; -1: not at all."""
+        watch = self.watches.get(replica)
+        if watch is None or watch.how.during_failure is Policy.SUSPEND:
+            return -1
+        return max(inbox.through for inbox in watch.inputs.values())
+
+    # --- input ----------------------------------------------------------------------------------------
+
+    def came(self, replica: SegmentReplica, stream: StreamId, pulse: int, now_ms: float) -> list[Instruction]:
+        """A stable unit has come."""
+        watch = self.watches.get(replica.replica)
+        if watch is None:
+            return []
+        watch.note(pulse - 1, pulse, now_ms)
+        return [] if watch.fork is None else self._feed(watch, watch.fork, (stream,))
+
+    def arrived(self, event: UnitArrived, now_ms: float) -> list[Instruction]:
+        """A tentative unit has come."""
+        header, stream = event.header, event.header.stream.home
+        watch = next((w for w in self.watches.values() if stream in w.inputs), None)
+        if watch is None or watch.replica.stopped is not None or watch.how.during_failure is Policy.SUSPEND:
+            return []
+        if not watch.replica.feeds[stream].takes(event.sender):
+            return []
+        number = watch.inputs[stream].arrive(header, event.sender, watch.replica.inboxes[stream].reach, now_ms)
+        if number is None:
+            return []
+        self.node.traffic["tentative"] += event.size
+        watch.note(header.since, header.pulse, now_ms)
+        out: list[Instruction] = [StoreUnit(watch.replica.replica, header, number)]
+        return [*out, *([] if watch.fork is None else self._feed(watch, watch.fork, (stream,)))]
+
+    def link_lost(self, node: NodeId) -> None:
+        for watch in self.watches.values():
+            for inbox in watch.inputs.values():
+                inbox.lost(node)
+
+    def _feed(self, watch: Watch, fork: Fork, streams: Iterable[StreamId]) -> list[Instruction]:
+        """Give a fork what its replica has: stable units as far as they go, tentative ones beyond them."""
+        out: list[Instruction] = []
+        for stream in streams:
+            stable = watch.replica.inboxes[stream]
+            for number in range(stable.consumed + 1, stable.available + 1):
+                out += fork.feed(stream, stable.headers[number], (stream, number))
+            for number, header in sorted(watch.inputs[stream].units.items()):
+                out += fork.feed(stream, header, (header.stream, number))
+        return [*out, *fork.answers(watch.seen_ms)]
+
+    # --- the fork's query -----------------------------------------------------------------------------
+
+    def produced(self, event: Produced, now_ms: float) -> list[Instruction]:
+        watch = next((w for w in self.watches.values() if w.fork and w.fork.replica == event.replica), None)
+        if watch is None or watch.fork is None:
+            return []
+        watch.fork.produced = max(watch.fork.produced, event.number)
+        if event.headers:
+            since, pulse = event.headers[0].since, event.headers[0].pulse
+            watch.outbox.add(Results(event.headers, watch.came_ms(since, pulse, now_ms)))
+        return []
+
+    def query_failed(self, event: QueryFailed, now_ms: float) -> list[Instruction]:
+        """A fork is not started again: its replica's state is the better one to begin with."""
+        watch = next((w for w in self.watches.values() if w.fork and w.fork.replica == event.replica), None)
+        if watch is None:
+            return []
+        watch.failures += 1
+        watch.not_before_ms = now_ms + watch.how.patience_ms * min(watch.failures, 10)
+        sentence = f"{watch.replica.replica} cannot go on without its missing input: {event.reason}"
+        return [Report(sentence), *self._drop(watch)]
+
+    # --- time -----------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: float) -> list[Instruction]:
+        out, self.orphans = self.orphans, []
+        for watch in self.watches.values():
+            watch.forget()
+            watch.look(now_ms)
+            out += self._stand(watch, now_ms)
+            out += self._keep_fork(watch, now_ms)
+            out += self._show(watch, now_ms)
+            out += self._tell(watch)
+        return [*out, *self.showing.tick(now_ms)]
+
+    def _stand(self, watch: Watch, now_ms: float) -> list[Instruction]:
+        state = watch.stand(now_ms)
+        if state is watch.state or not self.reconciling.may_turn(watch, state, now_ms):
+            return []
+        before, watch.state = watch.state, state
+        out: list[Instruction] = [Report(self._sentence(watch, before))]
+        return [*out, *self.reconciling.turned(watch, before)]
+
+    def _sentence(self, watch: Watch, before: Consistency) -> str:
+        name = watch.replica.replica
+        match watch.state:
+            case Consistency.UP_FAILURE:
+                lacking = ", ".join(sorted({s.producer.part for s in watch.replica.starving()}))
+                what = "waits" if watch.how.during_failure is Policy.SUSPEND else "goes on without it, tentatively"
+                return f"{name} lacks input of {lacking or 'its producers'} and {what}"
+            case Consistency.STABILIZATION:
+                return f"{name} has its missing input and puts results after unit {watch.stable} right"
+        replaced = "all its tentative results are replaced" if before is Consistency.STABILIZATION else "in time"
+        return f"{name} has all its input again; {replaced}"
+
+    def _keep_fork(self, watch: Watch, now_ms: float) -> list[Instruction]:
+        fork = watch.fork
+        if fork is None:
+            return self._make(watch) if watch.wants_fork(now_ms) and self._counts(watch) else []
+        if watch.replica.stopped is not None or not watch.needs_fork() or self.reconciling.replaces_fork(watch):
+            return self._drop(watch)
+        fork.fork_cuts.held = watch.hold()
+        waits = watch.waiting_since(fork.done)
+        if waits is not None and now_ms >= waits + watch.how.patience_ms:
+            fork.give_up_on()
+        return [*fork.answers(now_ms)]
+
+    def _counts(self, watch: Watch) -> bool:
+        """A replica that is still being built has no results of its own to go on from."""
+        return watch.replica.replica not in self.node.layout.joining
+
+    def _make(self, watch: Watch) -> list[Instruction]:
+        replica = watch.replica
+        self.episodes += 1
+        shard = replica.replica.shard
+        name = ReplicaId(ShardId(fork_of(shard.part), shard.index), self.episodes)
+        watch.fork = Fork.of(name, replica, frozenset(replica.starving()))
+        watch.outbox.restart()
+        return [ForkReplica(replica.replica, name, replica.committed), *self._feed(watch, watch.fork, replica.inputs)]
+
+    def _drop(self, watch: Watch) -> list[Instruction]:
+        fork, watch.fork = watch.fork, None
+        if fork is None:
+            return []
+        watch.outbox.restart()
+        self.showing.forget(fork.replica)
+        return [*fork.forget_questions(), DropReplica(fork.replica)]
+
+    def _show(self, watch: Watch, now_ms: float) -> list[Instruction]:
+        """Give out what is due, and drop what stable results have overtaken."""
+        out: list[Instruction] = []
+        for results in watch.due(now_ms):
+            assert watch.fork is not None
+            self.node.counters["tentative_units"] += len(results.headers)
+            self.node.counters["tentative_rows"] += sum(header.digest.rows for header in results.headers)
+            out += self.showing.show(watch.fork.replica, results.headers, now_ms)
+        if watch.fork is not None:
+            for header in watch.outbox.overtaken(watch.stable):
+                if not self.showing.delivering(header):
+                    out.append(DropOutbox(watch.fork.replica, header.stream, (header.number,)))
+        for inbox in watch.inputs.values():
+            done = inbox.overtaken(watch.replica.committed)
+            if done:
+                fork_shard = ShardId(fork_of(inbox.stream.producer.part), inbox.stream.producer.index)
+                stream = StreamId(fork_shard, inbox.stream.consumer)
+                out.append(DropInbox(watch.replica.replica, stream, done))
+        return out
+
+    # --- telling --------------------------------------------------------------------------------------
+
+    def _tell(self, watch: Watch) -> list[Instruction]:
+        out: list[Instruction] = []
+        replica, node = watch.replica.replica, self.node
+        if (watch.state, watch.given) != watch.told:
+            watch.told = (watch.state, watch.given)
+            out += [Send(to, self._health(watch)) for to in sorted(self._concerned(replica))]
+        if watch.ahead != watch.told_ahead:
+            watch.told_ahead = node.ahead[replica] = watch.ahead
+            message = Progress(replica, node.progress.get(replica, 0), watch.ahead)
+            out += [Send(to, message) for to in sorted(node.sync.members) if to != node.me]
+        return out
+
+    def tell(self, to: NodeId) -> list[Instruction]:
+        """The same to a node that may have missed it."""
+        out: list[Instruction] = []
+        for watch in self.watches.values():
+            if to in self._concerned(watch.replica.replica):
+                out.append(Send(to, self._health(watch)))
+        return out
+
+    def _health(self, watch: Watch) -> Health:
+        return Health(watch.replica.replica, watch.state, watch.given)
+
+    def _concerned(self, replica: ReplicaId) -> set[NodeId]:
+        """The nodes with siblings of a replica."""
+        return self.node.hosting.concerned(replica.shard) & self.node.links
+
+    def subscribed(self, sender: NodeId, message: Subscribe) -> list[Instruction]:
+        """Somebody reads a stream; what was given out and is not replaced is sent again."""
+        self.showing.subscribe(sender, message)
+        watch = next((w for w in self.watches.values() if w.replica.replica.shard == message.stream.producer), None)
+        if watch is None or watch.fork is None:
+            return []
+        headers = [header for results in watch.outbox.given for header in results.headers]
+        return self.showing.send(watch.fork.replica, headers)
+
+    def wake_times_ms(self) -> list[float]:
+        times = [time for watch in self.watches.values() for time in watch.wake_times_ms()]
+        return [*times, *self.showing.wake_times_ms(), *self.reconciling.wake_times_ms()]
+
+    def check(self) -> None:
+        for watch in self.watches.values():
+            watch.check()

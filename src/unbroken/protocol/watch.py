@@ -1,0 +1,215 @@
+"""How long a replica's next micro-batch has waited for input, and how its results stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unbroken.protocol.consistency import Availability, Consistency, Policy, Reconcile
+from unbroken.protocol.fork import Fork
+from unbroken.protocol.ids import StreamId
+from unbroken.protocol.replica import SegmentReplica
+from unbroken.protocol.tentative import Results, TentativeInbox, TentativeOutbox
+
+PREPARED = 1 / 3
+"""Share of the patience with missing input after which a fork is made. It takes one or two seconds until that has its
+first results, and those are to be there when the patience is over; until then nobody sees them."""
+
+CLOSE = 2
+"""Pulses by which a replica may be behind and still need no fork beside it."""
+
+
+@dataclass
+class Watch:
+    """One replica whose input may be missing for too long.
+
+    ``came`` is when the first piece of a pulse came, in the order in which they did, for pulses that are not
+    ``processed``; ``newest`` is the highest of them. Nothing is late before the replica is ``warm``: it has
+    processed so many units, or has had so much time. A fork that failed is not tried
+    again before ``not_before_ms``. While ``paused``, the query of the replica itself rests. ``told`` is what others
+    have heard of it.
+
+    Invariant: a replica is stable unless something tentative was, or could have been, given out that it has not
+    replaced.
+    """
+
+    replica: SegmentReplica
+    how: Availability
+    inputs: dict[StreamId, TentativeInbox]
+    state: Consistency = Consistency.STABLE
+    warm_up: tuple[int, float] = (0, 0.0)
+    opened_ms: float | None = None
+    began: int = 0
+    warm: bool = False
+    came: dict[int, float] = field(default_factory=dict)
+    newest: int = 0
+    processed: int = -1
+    outbox: TentativeOutbox = field(default_factory=TentativeOutbox)
+    fork: Fork | None = None
+    episode: int = 0
+    not_before_ms: float = 0.0
+    paused: bool = False
+    stalled: bool = False
+    healed_ms: float | None = None
+    seen_ms: float = 0.0
+    failures: int = 0
+    told: tuple[Consistency, int] = (Consistency.STABLE, 0)
+    told_ahead: int = 0
+
+    # --- what is known --------------------------------------------------------------------------------
+
+    @property
+    def stable(self) -> int:
+        """The pulse up to which stable results are there."""
+        return max(self.replica.pulse, self.replica.committed)
+
+    @property
+    def given(self) -> int:
+        """The highest pulse of results that were given out and are not replaced; 0 if there are none."""
+        return self.outbox.through if self.outbox.through > self.stable else 0
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the next micro-batch lacks input, of which some has come."""
+        replica = self.replica
+        if replica.final is not None or replica.cuts.cut(replica.committed + 1) is not None:
+            return False
+        return bool(self.came)
+
+    @property
+    def front(self) -> int:
+        """The newest pulse of which anything is here and not processed; 0 if there is nothing."""
+        return self.newest if self.came else 0
+
+    @property
+    def lag(self) -> int:
+        """Micro-batches that could run."""
+        reached = [inbox.reach for inbox in self.replica.inboxes.values()]
+        return max(0, min(reached) - self.replica.committed)
+
+    @property
+    def ahead(self) -> int:
+        """The pulse up to which nobody has to wait for this replica, although it does; 0 if it does not wait."""
+        suspended = self.state is Consistency.STABILIZATION and self._policy is Policy.SUSPEND
+        waits = self.state is not Consistency.STABLE or self.stalled
+        return self.front if waits and not suspended else 0
+
+    @property
+    def _policy(self) -> Policy:
+        stabilizing = self.state is Consistency.STABILIZATION
+        return self.how.during_stabilization if stabilizing else self.how.during_failure
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether anything tentative has come that a stable unit has not replaced yet."""
+        return any(inbox.units for inbox in self.inputs.values())
+
+    def since_ms(self) -> float | None:
+        """Since when input waits for other input that is missing."""
+        return next(iter(self.came.values())) if self.blocked else None
+
+    # --- what happens ---------------------------------------------------------------------------------
+
+    def note(self, since: int, pulse: int, now_ms: float) -> None:
+        """A unit that covers pulses after ``since`` up to ``pulse`` has come."""
+        for number in range(max(since, pulse - FORGOTTEN) + 1, pulse + 1):
+            if number > self.replica.committed:
+                self.came.setdefault(number, now_ms)
+                self.newest = max(self.newest, number)
+
+    def forget(self) -> None:
+        """What is processed does not wait."""
+        if self.processed != self.replica.committed:
+            self.processed = self.replica.committed
+            self.came = {pulse: ms for pulse, ms in self.came.items() if pulse > self.processed}
+
+    def waiting_since(self, pulse: int) -> float | None:
+        """When the first input of pulses after this one came."""
+        return next((ms for number, ms in self.came.items() if number > pulse), None)
+
+    def came_ms(self, since: int, through: int, now_ms: float) -> float:
+        """When the first input of these pulses came."""
+        return min((ms for pulse, ms in self.came.items() if since < pulse <= through), default=now_ms)
+
+    def look(self, now_ms: float) -> None:
+        """Time has passed."""
+        since = self.since_ms()
+        self.seen_ms = now_ms
+        if not self.warm:
+            self.opened_ms = now_ms if self.opened_ms is None else self.opened_ms
+            units, time_ms = self.warm_up
+            self.warm = self.replica.produced >= self.began + units or now_ms >= self.opened_ms + time_ms
+        self.stalled = self.warm and since is not None and now_ms >= since + self.how.patience_ms * PREPARED
+
+    def stand(self, now_ms: float) -> Consistency:
+        """How the results stand at this moment."""
+        since = self.since_ms()
+        patience = self.how.patience_ms
+        match self.state:
+            case Consistency.STABLE:
+                late = self.warm and since is not None and now_ms >= since + patience
+                hasty = self.warm and self.blocked and self.uncertain and self.how.during_failure is Policy.PROCESS
+                return Consistency.UP_FAILURE if late or hasty else Consistency.STABLE
+            case Consistency.UP_FAILURE if since is None:
+                return Consistency.STABILIZATION if self.given or self.paused else Consistency.STABLE
+            case Consistency.STABILIZATION:
+                if since is not None and now_ms >= since + patience and not self.paused:
+                    return Consistency.UP_FAILURE
+                return Consistency.STABILIZATION if self.given or self.paused else Consistency.STABLE
+        return self.state
+
+    def wants_fork(self, now_ms: float) -> bool:
+        """Whether a fork is to be made: one that has a state to begin with, and something to do."""
+        replica = self.replica
+        if self.fork is not None or not self.blocked or now_ms < self.not_before_ms:
+            return False
+        if replica.stopped is not None or self._policy is Policy.SUSPEND:
+            return False
+        waits = self.paused or any(question.start == replica.committed for question in replica.waiting)
+        return waits and self.warm and (self.stalled or self.uncertain)
+
+    def needs_fork(self) -> bool:
+        """Whether the fork that is there still has a purpose."""
+        if self._policy is Policy.SUSPEND:
+            return False
+        return self.blocked or self.state is not Consistency.STABLE
+
+    def hold(self) -> bool:
+        """Whether the fork should take nothing more: its replica is about to have the results itself."""
+        return self.state is Consistency.STABILIZATION and not self.paused and self.lag <= CLOSE
+
+    def due(self, now_ms: float) -> list[Results]:
+        """Results that are to be given out at this moment."""
+        if self.state is Consistency.STABLE or self._policy is Policy.SUSPEND:
+            return []
+        before = now_ms if self._policy is Policy.PROCESS else now_ms - self.how.patience_ms
+        return self.outbox.release(before, self.stable)
+
+    def wake_times_ms(self) -> list[float]:
+        times: list[float] = []
+        since, patience = self.since_ms(), self.how.patience_ms
+        if since is not None:
+            times += [since + patience * PREPARED, since + patience, self.not_before_ms]
+            times += [] if self.warm or self.opened_ms is None else [self.opened_ms + self.warm_up[1]]
+        if self.outbox.waiting and self._policy is Policy.DELAY:
+            times.append(self.outbox.waiting[0].came_ms + patience)
+        if self.fork is not None:
+            times += self.fork.wake_times_ms()
+            waits = self.waiting_since(self.fork.done)
+            times += [] if waits is None else [waits + patience]
+        return [time for time in times if time > self.seen_ms]
+
+    def check(self) -> None:
+        self.outbox.check()
+        for inbox in self.inputs.values():
+            inbox.check()
+        if self.fork is not None:
+            self.fork.check()
+
+    @property
+    def alternates(self) -> bool:
+        """Whether the replica's own query rests while its fork runs."""
+        return self.how.reconcile is not Reconcile.FORK
+
+
+FORGOTTEN = 1_000
+"""Pulses of one tentative unit of which it is noted when they came; it covers more only after a long silence."""

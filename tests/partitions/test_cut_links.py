@@ -1,0 +1,168 @@
+"""Links of a running flow are cut and healed: results go on where they can, and are the same as without any cut.
+
+Three nodes: the ingress is on the first two, the segment ``totals`` on the last two; see ``chained_placement``.
+All cases are tried on one flow, one after the other, each of which leaves it as it found it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from partitions.cluster import CLIENT, RESULTS_S, ZOOKEEPER, PartitionedFlow
+from partitions.cut_flow import SINK, TOTALS, complaints, file_complaints, flow_text
+from partitions.namespaces import Network, available
+from partitions.proxy import Proxies
+from partitions.reader import Reader
+from support import wait_until
+
+allowed, why_not = available()
+needs_namespaces = pytest.mark.skipif(not allowed, reason=why_not)
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+NODES = 3
+FURTHER = 10
+"""Results during a cut: at one per pulse more time than any time-out that is involved takes."""
+
+NOTICED_S = 60.0
+GAP_S = 3.0
+"""A gap worth mentioning. A pulse takes half a second, and twice that while others compute on the same cores."""
+
+
+class Flow(PartitionedFlow):
+    """The flow of these tests with one client that reads all of it."""
+
+    live: Reader
+
+    def begin(self) -> None:
+        self.start()
+        self.live = self.read(SINK)
+        self.live.wait_further(3, RESULTS_S)
+
+    @property
+    def replica(self) -> str:
+        """A node with a replica of the segment and no part in the ingress."""
+        return next(node for node in self.hosts(TOTALS) if node not in self.hosts())
+
+    def nodes_but(self, *left_out: str) -> list[str]:
+        return [node for node in self.cluster.nodes if node not in left_out]
+
+    @contextlib.contextmanager
+    def trial(self) -> Iterator[None]:
+        """A case: before it and after it the flow is whole and all results are right."""
+        self.await_whole()
+        self.live.wait_further(3, RESULTS_S)
+        try:
+            yield
+        finally:
+            self.heal()
+        self.await_whole()
+        self.live.wait_further(3, RESULTS_S)
+        assert complaints(self.live.results) == []
+        assert not self.divergences
+        assert self.deaths() == []
+
+    def finish(self) -> None:
+        """End the flow; everything that it has ever delivered has to be right."""
+        (self.directory / "stop").touch()
+        results = self.live.wait_end(RESULTS_S)
+        assert complaints(results, complete=True) == []
+        self.await_delivered()
+        assert file_complaints(self.directory, len(results)) == []
+        assert not self.divergences
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
+    directory = tmp_path_factory.mktemp("cut")
+    with Flow(flow_text(directory), directory, Network, nodes=NODES) as flow:
+        flow.begin()
+        yield flow
+
+
+@needs_namespaces
+def test_a_replica_cut_from_the_ingress_is_not_missed(running: Flow) -> None:
+    with running.trial():
+        replica = running.replica
+        since = running.cut(replica, *running.nodes_but(replica))
+        running.live.wait_further(FURTHER, RESULTS_S)
+        assert running.live.longest_gap_s(since) < GAP_S
+
+
+@needs_namespaces
+@pytest.mark.slow
+@pytest.mark.parametrize("mute", [False, True], ids=["deaf", "mute"])
+def test_a_replica_cut_in_one_direction_is_not_missed(running: Flow, mute: bool) -> None:
+    with running.trial():
+        replica = running.replica
+        others = running.nodes_but(replica)
+        if mute:
+            since = running.cut(replica, *others, one_way=True)
+        else:
+            since = max(running.cut(other, replica, one_way=True) for other in others)
+        running.live.wait_further(FURTHER, RESULTS_S)
+        assert running.live.longest_gap_s(since) < GAP_S
+
+
+@needs_namespaces
+@pytest.mark.slow
+@pytest.mark.parametrize("leader", [False, True], ids=["replica", "leader"])
+def test_a_node_cut_from_zookeeper_alone_is_not_missed(running: Flow, leader: bool) -> None:
+    with running.trial():
+        node = running.in_sync().leader if leader else running.replica
+        since = running.cut(node, ZOOKEEPER)
+        wait_until(lambda: not running.is_member(node), NOTICED_S, "the session to end", 0.2)
+        running.live.wait_further(FURTHER, RESULTS_S)
+        assert running.live.longest_gap_s(since) < GAP_S
+
+
+@needs_namespaces
+@pytest.mark.slow
+def test_a_client_cut_from_one_host_reads_from_the_other(running: Flow) -> None:
+    for host in running.hosts(TOTALS):
+        with running.trial():
+            since = running.cut(CLIENT, host)
+            running.live.wait_further(FURTHER, RESULTS_S)
+            assert running.live.longest_gap_s(since) < GAP_S
+
+
+@needs_namespaces
+@pytest.mark.slow
+def test_a_client_cut_from_everybody_misses_nothing(running: Flow) -> None:
+    with running.trial():
+        before = running.live.pulse
+        running.cut(CLIENT, *running.nodes_but(), ZOOKEEPER)
+        wait_until(lambda: running.pulse() >= before + FURTHER, RESULTS_S, "the flow to go on", 0.2)
+        assert running.live.pulse < before + FURTHER
+        running.heal()
+        wait_until(lambda: running.live.pulse >= before + FURTHER, RESULTS_S, "what was missed")
+
+
+@needs_namespaces
+@pytest.mark.slow
+def test_an_ingress_leader_cut_from_the_other_nodes_is_replaced(running: Flow) -> None:
+    with running.trial():
+        leader = running.in_sync().leader
+        running.cut(leader, *running.nodes_but(leader))
+        running.live.wait_further(FURTHER, RESULTS_S)
+
+
+@needs_namespaces
+@pytest.mark.slow
+def test_everything_was_delivered_once(running: Flow) -> None:
+    running.finish()
+
+
+@pytest.mark.slow
+def test_a_replica_behind_proxies_is_not_missed(tmp_path: Path) -> None:
+    with Flow(flow_text(tmp_path), tmp_path, Proxies, nodes=NODES) as flow:
+        flow.begin()
+        with flow.trial():
+            replica = flow.replica
+            since = flow.cut(replica, *flow.nodes_but(replica))
+            flow.live.wait_further(FURTHER, RESULTS_S)
+            assert flow.live.longest_gap_s(since) < GAP_S
+        flow.finish()
