@@ -24,7 +24,7 @@ from unbroken.bench.consistency_figures import (
     usual_ms,
 )
 from unbroken.bench.consistency_reader import BoundedReader
-from unbroken.bench.interrupted import WINDOW_MS, Stream, expected
+from unbroken.bench.interrupted import WINDOW_MS, Interrupted, Stream, expected
 from unbroken.client import Reconciled, Result, Undo
 from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
@@ -163,12 +163,10 @@ def test_a_reader_notes_when_results_were_given_out() -> None:
     assert begun.grid == GRID and begun.uncertain and begun.last_latency_ms == 104_000 - 102_500
     assert [(one.since, one.pulse, one.stable) for one in begun.arrivals] == [(0, 1, True), (1, 2, True), (2, 5, False)]
     assert not begun.caught_up(100_000, 5_000)
-    for at_ms, event in (
-        (105_000.0, Undo(SHARD, 2)),
-        *((105_000.0 + pulse, result(pulse, correction=True)) for pulse in (3, 4, 5)),
-        (105_006.0, Reconciled(SHARD, 5)),
-    ):
-        begun.note(event, at_ms)
+    begun.note(Undo(SHARD, 2), 105_000.0)
+    for pulse in (3, 4, 5):
+        begun.note(result(pulse, correction=True), 105_000.0 + pulse)
+    begun.note(Reconciled(SHARD, 5), 105_006.0)
     assert not begun.uncertain
     assert (
         begun.caught_up(105_000, 4_000) and not begun.caught_up(105_000, 2_000) and not begun.caught_up(105_004, 4_000)
@@ -298,9 +296,10 @@ def test_the_flow_does_what_the_case_says(case: Case) -> None:
     assert f"{how.during_failure.value}/{how.during_stabilization.value}" == case.policy
     assert how.reconcile is Reconcile(case.reconcile) and how.during_failure is not Policy.SUSPEND
     assert topology.bucketed and flow.settings.bucket == 250 and topology.replicas["counted"] == 2
-    switches = [source.connector.switch for source in flow.sources.values()]
-    assert switches == [None, None, "off"]
-    assert {source.connector.stream.rate for source in flow.sources.values()} == {300}
+    sources = [source.connector for source in flow.sources.values()]
+    known = [source for source in sources if isinstance(source, Interrupted)]
+    assert [source.switch for source in known] == [None, None, "off"]
+    assert [source.stream for source in known] == [Stream(1_000, 300, number) for number in range(3)]
 
 
 def test_settings_are_read_from_the_command_line() -> None:

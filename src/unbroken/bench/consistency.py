@@ -35,8 +35,9 @@ PAIRS = (BEST[0], "process/delay", "process/suspend", "delay/process", "delay/de
 """What is done with new input during the failure, and while results are put right."""
 
 WARM_S = 25.0
-SETTLE_S = 20.0
-"""How much longer than planned the warm-up may take until results come within a few buckets."""
+SETTLE_S = 150.0
+"""How much longer than planned the warm-up may take until results come within a few buckets. What has come while the
+first micro-batches were slow is worked off bucket by bucket, which takes a while."""
 
 SETTLED_BUCKETS = 4
 QUIET_S = 10.0
@@ -250,7 +251,7 @@ def _measure(case: Case, settings: ConsistencySettings, say: Say) -> list[dict[s
             with observed(FLOW, load, partial(BoundedReader, bucket_ms=settings.bucket_ms)) as run:
                 assert isinstance(run.reader, BoundedReader)
                 readers.append(run.reader)
-                run.settle(WARM_S, SETTLED_BUCKETS * settings.bucket_ms, WARM_S + SETTLE_S)
+                _settle(run, SETTLED_BUCKETS * settings.bucket_ms)
                 for duration in settings.failures():
                     quiet_ms = watched[-1].failure.done_ms if watched else _now_ms()
                     watched.append(_fail(run, duration, quiet_ms, switch, progress))
@@ -270,6 +271,15 @@ def _measure(case: Case, settings: ConsistencySettings, say: Say) -> list[dict[s
     ]
     missing = settings.failures()[len(watched) :] if error is not None else []
     return [*runs, *({**case.to_json(), "duration_s": duration, "error": error} for duration in missing)]
+
+
+def _settle(run: Observed, latency_ms: float) -> None:
+    run.settle(WARM_S, latency_ms, WARM_S + SETTLE_S)
+    late_s = run.reader.last_latency_ms / 1000
+    if late_s > latency_ms / 1000:
+        raise UnbrokenError(
+            f"results are {late_s:.1f} s late without a failure; the machine may be too busy: try alone"
+        )
 
 
 def _fail(run: Observed, duration_s: float, quiet_ms: float, switch: Path, progress: Progress) -> Watched:

@@ -1,0 +1,209 @@
+"""The ingress of a node with sources that fail or hang: the others go on, and somebody says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ingress.timed import NOON, Script, make_flow, push_source, pushed_rows
+from support import consumers_of, wait_until
+from unbroken.cluster.ingress_service import IngressService
+from unbroken.cluster.replica_dirs import ReplicaDirs
+from unbroken.connectors.push import PushBatch
+from unbroken.ingress import bucketed, calls, lanes
+from unbroken.ingress.news import SourceNews
+from unbroken.protocol.events import Produced, PushArrived, SourcesPolled
+from unbroken.protocol.ids import ReplicaId, ShardId
+from unbroken.protocol.ingress import Entry
+from unbroken.protocol.instructions import PollSources
+
+DEADLINE_S = 20.0
+REPLICA = ReplicaId(ShardId("ingress", 0), 0)
+
+
+@dataclass
+class FakeNode:
+    """What the ingress needs of its node; a log with one member, which commits at once."""
+
+    flow: Any
+    dirs: ReplicaDirs
+    name: str = "node-1"
+    events: list[Any] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+    service: IngressService | None = None
+    entries: int = 0
+
+    def __post_init__(self) -> None:
+        self.store = self.dirs.store
+        self.programs = SimpleNamespace(consumers=consumers_of(self.flow))
+        log = SimpleNamespace(leading=True)
+        self.protocol = SimpleNamespace(sources=SimpleNamespace(log=log), sync=SimpleNamespace(leader="node-1"))
+        self.members: dict[str, Any] = {}
+        self.cut = threading.Event()
+
+    def post(self, event: Any) -> None:
+        self.events.append(event)
+        if isinstance(event, SourcesPolled):
+            self.enter(event.body, event.pulse, event.final)
+            self.cut.set()
+        if isinstance(event, PushArrived):
+            self.enter(event.body)
+
+    def enter(self, body: bytes, pulse: int = 0, final: bool = False) -> None:
+        assert self.service is not None
+        self.entries += 1
+        entry = Entry(self.entries, 1, body, pulse, final)
+        self.service.persist(entry)
+        self.service.commit(entry)
+
+    def tell(self, sentence: str) -> None:
+        self.story.append(sentence)
+
+    def cannot_keep(self, error: OSError) -> None:
+        raise AssertionError(error)
+
+    def pulse(self, number: int) -> None:
+        assert self.service is not None
+        self.cut.clear()
+        self.service.poll(PollSources(number, 1, 0))
+        assert self.cut.wait(DEADLINE_S)
+
+    def made(self, source: str) -> int:
+        """The last unit of a source that was given to the protocol."""
+        headers = [header for event in self.events if isinstance(event, Produced) for header in event.headers]
+        return max((header.number for header in headers if header.stream.producer.part == source), default=0)
+
+
+class Gate:
+    """Lets calls to a source wait until it is opened, and fail before that if it says so."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.error: Exception | None = None
+        self.waits = ""
+
+    def __call__(self, what: str) -> None:
+        if what == self.waits and self.error is not None:
+            raise self.error
+        if what == self.waits:
+            assert self.open.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeNode, dict[str, Script], Gate]]:
+    monkeypatch.setattr(bucketed, "CUT_S", 0.1)
+    monkeypatch.setattr(bucketed, "READ_S", 0.1)
+    monkeypatch.setattr("unbroken.ingress.news.WORTH_S", 0.2)
+    clock = iter(range(NOON, NOON + 10_000_000, 200))
+    monkeypatch.setattr("unbroken.cluster.ingress_service.time.time", lambda: next(clock) / 1000)
+    gate = Gate()
+    times = [*range(0, 5_000, 50), 99_999]
+    scripts = {"good": Script(times), "bad": Script(times, gate)}
+    dirs = ReplicaDirs(tmp_path / "node")
+    dirs.identity()
+    dirs.begin([REPLICA])
+    node = FakeNode(make_flow({**scripts, "pushed": push_source()}), dirs)
+    node.service = IngressService(node, REPLICA)  # type: ignore[arg-type]
+    node.service.start()
+    yield node, scripts, gate
+    gate.open.set()
+    gate.error = None
+    node.service.close()
+
+
+def more(scripts: dict[str, Script]) -> None:
+    for script in scripts.values():
+        script.there += 4
+
+
+@pytest.mark.parametrize("call", ["poll", "read"])
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_source_that_fails_or_hangs_holds_up_nobody_else(
+    place: tuple[FakeNode, dict[str, Script], Gate], call: str, hangs: bool
+) -> None:
+    node, scripts, gate = place
+    more(scripts)
+    node.pulse(1)
+    wait_until(lambda: node.made("bad") == node.made("good") == 1, DEADLINE_S, lambda: str(node.events))
+    gate.waits, gate.error = call, None if hangs else OSError("the broker is away")
+    number = 1
+    while not any("source bad cannot be read on node-1, the others go on" in told for told in node.story):
+        number += 1
+        assert number < 200, node.story
+        more(scripts)
+        node.pulse(number)
+    last = number
+    wait_until(lambda: node.made("good") == 2 * last - 1, DEADLINE_S, lambda: f"{node.made('good')} of {last}")
+    assert node.made("bad") <= 3
+    gate.waits = ""
+    gate.open.set()
+    gate.error = None
+    for number in range(last + 1, last + 4):
+        more(scripts)
+        node.pulse(number)
+    wait_until(lambda: node.made("bad") >= node.made("good") - 2, DEADLINE_S, lambda: str(node.made("bad")))
+    wait_until(lambda: "source bad is read again on node-1" in node.story, DEADLINE_S, lambda: str(node.story))
+
+
+def test_rows_are_read_after_the_failure_without_another_pulse(
+    place: tuple[FakeNode, dict[str, Script], Gate],
+) -> None:
+    node, scripts, gate = place
+    gate.waits = "read"
+    more(scripts)
+    node.pulse(1)
+    wait_until(lambda: node.made("good") == 1, DEADLINE_S, "the good source")
+    assert node.made("bad") == 0 and node.service is not None and node.service.feeder.behind
+    gate.open.set()
+    wait_until(lambda: node.made("bad") == 1, DEADLINE_S, "the rows that were late")
+
+
+def test_signs_of_producers(place: tuple[FakeNode, dict[str, Script], Gate]) -> None:
+    node, _, _ = place
+    service = node.service
+    assert service is not None
+    assert service.submit(PushBatch("pushed", "p", 0, b"", sign="alive"), 1).status == "logged"
+    assert node.entries == 0
+    assert service.submit(PushBatch.from_bytes(pushed_rows("pushed", "p", 1, [10])), DEADLINE_S).status == "logged"
+    assert service.submit(PushBatch("pushed", "p", 0, b"", sign="leaving"), DEADLINE_S).status == "logged"
+    assert service.submit(PushBatch.from_bytes(pushed_rows("pushed", "p", 1, [10])), DEADLINE_S).status == "duplicate"
+    assert service.submit(PushBatch.from_bytes(pushed_rows("pushed", "p", 2, [20])), DEADLINE_S).status == "logged"
+    assert node.entries == 3
+
+
+def test_news_is_told_once_and_when_it_is_over() -> None:
+    news = SourceNews("node-1")
+    assert news.sentences(0, {"a": "no answer"}, {}) == []
+    assert news.sentences(1, {}, {}) == []
+    assert news.sentences(2, {"a": "no answer"}, {}) == []
+    (told,) = news.sentences(4.5, {"a": "no answer"}, {"a": 1_000})
+    assert told == "source a cannot be read on node-1, the others go on: no answer"
+    assert news.sentences(5, {"a": "no answer"}, {"a": 3_000}) == []
+    assert news.sentences(6, {"a": "refused"}, {}) == ["source a cannot be read on node-1, the others go on: refused"]
+    assert news.sentences(7, {}, {"a": 5_000}) == []
+    assert news.sentences(8, {}, {}) == ["source a is read again on node-1"]
+    (told,) = news.sentences(9, {}, {"b": 2_000})
+    assert told == "source b cannot be read on node-1, the others go on: it cannot be asked for its rows"
+
+
+def test_a_worker_answers_in_order_and_passes_errors_on() -> None:
+    worker = calls.Worker("test")
+    seen: list[int] = []
+    first, second = worker.ask(lambda: seen.append(1)), worker.ask(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        second.result(DEADLINE_S)
+    assert first.done() and seen == [1]
+    assert worker.ask(lambda: 7).result(DEADLINE_S) == 7
+    worker.close()
+    worker._thread.join(DEADLINE_S)
+    assert not worker._thread.is_alive()
+
+
+def test_a_deadline_ends() -> None:
+    assert lanes.Deadline(0).left_s == 0 and lanes.Deadline(60).left_s > 50
