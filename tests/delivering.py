@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,7 +22,7 @@ import pyarrow as pa
 
 from unbroken.connectors.base import SinkConnector, SinkWriter
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import StreamId
+from unbroken.protocol.ids import ShardId, StreamId, fork_of
 from unbroken.protocol.units import Digest, UnitHeader
 
 IDENTITY = "orders/out"
@@ -32,6 +33,19 @@ PATIENCE_S = 30.0
 def header(number: int, stream: str = STREAM, cut_ms: int | None = None) -> UnitHeader:
     cut = 1_000_000 + 500 * number if cut_ms is None else cut_ms
     return UnitHeader(StreamId.parse(stream), number, number, cut, Digest(number, number))
+
+
+def tentative(since: int, pulse: int, stream: str = STREAM) -> UnitHeader:
+    """A tentative unit of a stream, of the pulses after ``since`` up to ``pulse``."""
+    home = header(pulse, stream)
+    producer = home.stream.producer
+    fork = StreamId(ShardId(fork_of(producer.part), producer.index), home.stream.consumer)
+    return replace(home, stream=fork, number=1, stable=False, since=since)
+
+
+def guess(pulse: int, rows: int = 5, stream: str = STREAM) -> pa.Table:
+    """Some rows of a tentative unit: they say of which pulse, as a negative number."""
+    return unit(-pulse, rows, stream)
 
 
 def unit(number: int, rows: int = 5, stream: str = STREAM) -> pa.Table:
@@ -53,7 +67,11 @@ def expected(last: int, rows: int = 5, stream: str = STREAM) -> list[tuple[str, 
 
 @dataclass(frozen=True)
 class Orders:
-    """What a process is to deliver, and where it stops: ``step`` is such as 'before _put'."""
+    """What a process is to deliver, and where it stops: ``step`` is such as 'before _put'.
+
+    ``units`` may say which units instead of 1 to ``last``: ``[number]``, or ``[since, pulse]`` for a tentative one. It
+    stops at number or pulse ``at_unit``, or at the unit ``at``.
+    """
 
     sink: str
     parameters: dict[str, Any]
@@ -62,6 +80,8 @@ class Orders:
     rows: int = 5
     step: str | None = None
     at_unit: int = 2
+    units: list[list[int]] | None = None
+    at: list[int] | None = None
     signal: int = signal.SIGKILL
 
 
@@ -120,6 +140,10 @@ def opened(orders: Orders) -> SinkWriter:
         from unbroken import PostgreSQL
 
         sink: SinkConnector = PostgreSQL(**orders.parameters)
+    elif orders.sink == "parquet":
+        from unbroken import Parquet
+
+        sink = Parquet(**orders.parameters)
     else:
         from unbroken import Delta
 
@@ -130,8 +154,10 @@ def opened(orders: Orders) -> SinkWriter:
 
 def stop_at(writer: SinkWriter, step: str, due: Callable[[], bool], how: int) -> None:
     """Let the process send itself a signal before, after or within a step; ``due`` says whether it is the time."""
-    when, name = step.split()
-    original = getattr(writer, name)
+    when, path = step.split()
+    *owners, name = path.split(".")
+    owner = reduce(getattr, owners, writer)
+    original = getattr(owner, name)
 
     def stop() -> None:
         if due():
@@ -144,16 +170,13 @@ def stop_at(writer: SinkWriter, step: str, due: Callable[[], bool], how: int) ->
         def sent(connection: Any, prepared: Any, header: UnitHeader) -> bool:
             if not due():
                 return bool(original(connection, prepared, header))
-            from unbroken.connectors.sink_ledger import Mark, stream_name
-
-            mark = Mark(header.number, header.cut_ms)
-            put = prepared.put(IDENTITY, stream_name(header.stream), mark)
+            put = prepared.put(IDENTITY, header)
             connection.pgconn.send_query(put.as_bytes(connection))
             connection.pgconn.flush()
             os.kill(os.getpid(), how)
             raise AssertionError("cannot go on from here")
 
-        setattr(writer, name, sent)
+        setattr(owner, name, sent)
     else:
 
         def stopping(*arguments: Any) -> Any:
@@ -164,7 +187,7 @@ def stop_at(writer: SinkWriter, step: str, due: Callable[[], bool], how: int) ->
                 stop()
             return answer
 
-        setattr(writer, name, stopping)
+        setattr(owner, name, stopping)
 
 
 def _stop_within_copy(stop: Callable[[], None]) -> None:
@@ -184,11 +207,11 @@ def _stop_within_copy(stop: Callable[[], None]) -> None:
 
 def main(orders: Orders) -> None:
     writer = opened(orders)
-    now = [0]
+    now: list[list[int]] = [[]]
     stopped = [False]
 
     def due() -> bool:
-        if now[0] != orders.at_unit or stopped[0]:
+        if stopped[0] or not (now[0] == orders.at if orders.at is not None else now[0][-1:] == [orders.at_unit]):
             return False
         stopped[0] = True
         return True
@@ -196,13 +219,13 @@ def main(orders: Orders) -> None:
     if orders.step is not None:
         stop_at(writer, orders.step, due, orders.signal)
     end = time.monotonic() + PATIENCE_S
-    for number in range(1, orders.last + 1):
-        now[0] = number
+    units = [[number] for number in range(1, orders.last + 1)] if orders.units is None else orders.units
+    for what in units:
+        now[0] = what
         for stream in orders.streams:
             while True:
                 try:
-                    written = writer.deliver(header(number, stream), unit(number, orders.rows, stream))
-                    print(json.dumps([stream, number, written]), flush=True)
+                    print(json.dumps([stream, what[-1], deliver(writer, what, stream, orders.rows)]), flush=True)
                     break
                 except UnbrokenError as error:
                     print(f"again: {error}", file=sys.stderr, flush=True)
@@ -210,6 +233,14 @@ def main(orders: Orders) -> None:
                         raise
                     time.sleep(0.02)
     writer.close()
+
+
+def deliver(writer: SinkWriter, what: list[int], stream: str = STREAM, rows: int = 5) -> bool:
+    """Deliver the unit ``[number]``, or the tentative one ``[since, pulse]``."""
+    if len(what) == 1:
+        return writer.deliver(header(what[0], stream), unit(what[0], rows, stream))
+    since, pulse = what
+    return writer.deliver_tentative(tentative(since, pulse, stream), guess(pulse, rows, stream))
 
 
 if __name__ == "__main__":

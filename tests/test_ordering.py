@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +12,8 @@ import pytest
 from unbroken import Client, Dataflow, Generator
 from unbroken.errors import FlowError
 from unbroken.plan import build_topology
-from unbroken.program import Program, merged
+from unbroken.program import Program, differences, merged
+from unbroken.protocol.consistency import Availability, Policy, Reconcile
 from unbroken.protocol.cuts import Reach
 from unbroken.protocol.ids import ShardId, StreamId
 from unbroken.spark.offsets import cut_from, offset_of, units_between
@@ -47,7 +50,8 @@ def test_what_a_program_says_of_it_survives() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "settings", "told"),
     [
-        ({"ordering": "bucket"}, {}, {}, "there is no ordering='bucket'"),
+        ({"ordering": "tide"}, {}, {}, "there is no ordering='tide'"),
+        ({"ordering": "bucket"}, {}, {}, "it has ordering='bucket' in a dataflow with ordering='pulse'"),
         ({"ordering": "leader", "ha": "passive"}, {}, {}, "with ha='passive' there are none"),
         ({"ordering": "leader", "ha": "none"}, {}, {}, "with ha='none' there are none"),
         ({"ordering": "leader"}, {"ha": "upstream"}, {}, "its input first is ordered by a leader"),
@@ -64,6 +68,72 @@ def test_what_does_not_go_together_is_refused(
         build_topology(flow_of(first, second, **settings))
     problems = [problem for problem in caught.value.problems if told in problem.what]
     assert len(problems) == 1 and problems[0].remedy
+
+
+def timed(ddl: str = "k int, at timestamp", segment: dict[str, Any] | None = None, **how: Any) -> Dataflow:
+    """A flow with one source, which is declared with the event time and disorder in ``how``."""
+    declared = {name: how.pop(name) for name in ("event_time", "disorder") if name in how}
+    flow = Dataflow("timed", nodes=4, **{"ordering": "bucket", **how})
+    flow.source("a", Generator(nothing, schema=ddl, rate=None), **declared)
+    flow.segment("a", name="first", **(segment or {}))(lambda rows: rows)
+    flow.sink("out", "first", Client())
+    return flow
+
+
+def test_buckets_are_for_the_whole_flow() -> None:
+    flow = timed(event_time="at", disorder="2s")
+    topology = build_topology(flow)
+    assert topology.bucketed and topology.led == frozenset()
+    assert not build_topology(flow_of({})).bucketed
+    assert flow.sources["a"].event_time == "at" and flow.sources["a"].disorder == "2s"
+    assert build_topology(timed("at timestamp_ntz, k int", event_time="at", segment={"ha": "passive"})).bucketed
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({}, "this source does not name it"),
+        ({"event_time": "when"}, "there is no column 'when'"),
+        ({"event_time": "k"}, "event_time is the column 'k', which is of type integer"),
+        ({"event_time": "at", "ddl": "at date"}, "which is of type date"),
+        ({"event_time": "at", "disorder": "-1s"}, "disorder='-1s' is not a length of time"),
+        ({"event_time": "at", "disorder": "2h"}, "disorder='2h' is not a length of time"),
+        ({"event_time": "at", "disorder": True}, "disorder=True is not a length of time"),
+        ({"event_time": "at", "disorder": None}, "disorder=None is not a length of time"),
+        ({"event_time": "at", "segment": {"ordering": "leader"}}, "it has ordering='leader' in a dataflow with"),
+        ({"event_time": "at", "segment": {"ordering": "pulse"}}, "it has ordering='pulse' in a dataflow with"),
+        ({"event_time": "at", "pairs": "cluster"}, "pairs='cluster' cannot be combined with ordering='bucket'"),
+        ({"event_time": "at", "snapshots": "/tmp/s"}, "snapshots cannot be combined with ordering='bucket'"),
+        ({"event_time": "at", "guarantee": "at-most-once"}, "guarantee='at-most-once' cannot be combined"),
+        ({"event_time": "at", "ordering": "pulse"}, "event_time of a source mean nothing unless"),
+        ({"event_time": "at", "disorder": "1s", "ordering": "pulse"}, "event_time and disorder of a source mean"),
+    ],
+)
+def test_what_does_not_go_into_buckets_is_refused(how: dict[str, Any], told: str) -> None:
+    with pytest.raises(FlowError) as caught:
+        build_topology(timed(**how))
+    problems = [problem for problem in caught.value.problems if told in problem.what]
+    assert len(problems) == 1 and problems[0].remedy
+
+
+def test_what_a_program_says_of_buckets_and_bounds_survives() -> None:
+    bound = Availability(max_delay_ms=3_000, alpha=0.5, during_failure=Policy.DELAY, reconcile=Reconcile.REDO)
+    topology = replace(
+        build_topology(timed(event_time="at")), availability={"first": bound}, tentative_sinks=frozenset({"out"})
+    )
+    program = Program(1, "flow.py", "", topology, {})
+    assert Program.from_json(json.loads(json.dumps(program.to_json()))) == program
+    later = program.followed_by(timed(event_time="at"), "flow.py", "", 2, ["first"])
+    assert later.topology.bucketed and later.topology.availability == {"first@2": bound}
+    both = merged([program, later])
+    assert both.bucketed and both.availability == {"first": bound, "first@2": bound}
+    assert both.tentative_sinks == {"out"}
+
+
+def test_the_code_of_a_bucketed_flow_is_not_replaced_while_it_runs() -> None:
+    flow = timed(event_time="at")
+    (problem,) = differences(flow, timed(event_time="at"))
+    assert "buckets of event time cannot be replaced" in problem.what
 
 
 @pytest.mark.parametrize("where", ["redis", "kafka://", "kafka://a:1/b/c"])

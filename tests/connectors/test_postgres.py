@@ -40,7 +40,8 @@ class TestDeclaration:
         assert sink().problems() == []
         assert sink(table="shop.totals", mode="upsert", key="shop", latest="at").problems() == []
         assert sink(url="host=/tmp dbname=x").problems() == [] and sink(url="").problems() == []
-        assert sink().idempotent and not sink().client
+        assert sink().idempotent and not sink().client and not sink().tentative
+        assert sink(status="how").tentative and sink(status="how").problems() == []
 
     @pytest.mark.parametrize(
         ("parameters", "words"),
@@ -52,6 +53,8 @@ class TestDeclaration:
             ({"mode": "upsert"}, "mode='upsert' has no key"),
             ({"key": ["a"]}, "key and latest mean nothing with mode='append'"),
             ({"latest": "a"}, "key and latest mean nothing"),
+            ({"status": ""}, "The status is ''"),
+            ({"status": "a", "mode": "upsert", "key": "a"}, "The status is 'a'"),
             ({"timeout": 0}, "The timeout is 0 s"),
             ({"timeout": float("inf")}, "The timeout is inf s"),
             *(({"url": url}, "The address of PostgreSQL cannot be read") for url in UNREADABLE),
@@ -67,9 +70,9 @@ class TestDeclaration:
         assert "pip install 'unbroken[postgres]'" in sentence
 
     def test_a_network_takes_the_same_parameters(self) -> None:
-        written = {"url": URL, "table": "t", "mode": "upsert", "key": ["a", "b"], "timeout": 5}
+        written = {"url": URL, "table": "t", "mode": "upsert", "key": ["a", "b"], "timeout": 5, "status": "how"}
         made = PostgreSQL(**given(model_of(PostgreSQL).model_validate(written)))
-        assert made.key == ("a", "b") and made.timeout == 5 and made.ledger == "unbroken_ledger"
+        assert made.tentative and made.key == ("a", "b") and made.timeout == 5 and made.ledger == "unbroken_ledger"
 
     def test_the_flow_gives_it_its_name(self) -> None:
         flow = Dataflow("orders")

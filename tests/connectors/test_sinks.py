@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 
 from unbroken.connectors.publish import CLAIM_S, publish, remove_leftovers, rename_claimed, reveal, write_temporary
 from unbroken.connectors.sinks import Client, Console, JsonLines, Parquet, unit_file
+from unbroken.connectors.tentative_files import STABLE
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import StreamId
 from unbroken.protocol.units import Digest, UnitHeader
@@ -30,7 +32,8 @@ TABLE = pa.table({"n": [1, 2, 3]})
 
 
 def names(path: Path) -> list[str]:
-    return sorted(os.listdir(path))
+    """What is in a directory, except for the marks of how far stable units have come."""
+    return sorted(set(os.listdir(path)) - {STABLE})
 
 
 @pytest.mark.parametrize("kind", [Parquet, JsonLines])
@@ -215,6 +218,9 @@ def test_clients_are_not_written_by_nodes(tmp_path: Path) -> None:
     assert Console(limit=0).problems()
     shown = Console(limit=2).render(header(4), TABLE).splitlines()
     assert shown == ["counts.1>out.0 unit 4, 3 rows", '  {"n":1}', '  {"n":2}', "  and 1 more"]
+    assert Console().render(header(4), TABLE, correction=True).startswith("counts.1>out.0 unit 4 (correction), 3 rows")
+    tentative = replace(header(4), stable=False, since=2, pulse=4)
+    assert Console().render(tentative, TABLE).startswith("counts.1>out.0 tentative, pulses 3 to 4, 3 rows")
 
 
 def void(_: object) -> None:

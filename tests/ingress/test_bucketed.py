@@ -85,8 +85,12 @@ def test_a_poll_that_fails_is_a_source_that_cannot_be_reached(tmp_path: Path) ->
     assert member.feeder.troubles == {"bad": "no poll today"}
     member.take(second)
     assert member.lasts(["good", "bad"]) == {"good": 4, "bad": 0}
-    assert member.feeder.unreached_ms() == {"bad": 450}
-    member.take(pulse(member, 3, 600))
+    assert member.feeder.unreached_ms() == {"bad": 0}
+    bad.reachable = False
+    member.take(pulse(member, 3, 550))
+    assert member.feeder.unreached_ms() == {"bad": 50}
+    bad.reachable = True
+    member.take(pulse(member, 4, 600))
     assert member.last("bad") == 5 and member.feeder.troubles == {} and member.feeder.unreached_ms() == {}
 
 
@@ -125,6 +129,7 @@ def test_rows_without_a_usable_time_are_dead_letters(tmp_path: Path) -> None:
     assert letters[0]["raw"] == "nonsense"
     assert all(letter["source"] == "pushed" and letter["pulse"] == 1 for letter in letters)
     assert member.numbers("pushed", 1) == [3]
+    assert member.feeder.push_readers()["pushed"].buffered_bytes == 0
 
 
 def test_writing_that_fails_is_done_again_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

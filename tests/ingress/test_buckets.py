@@ -148,6 +148,12 @@ def test_the_first_row_sets_the_clock_even_if_it_is_behind() -> None:
     assert states[1].late_rows == 1 and states[2].silent_ms(NOON + 300) == NOON - 300
 
 
+def test_a_row_that_is_not_the_newest_does_not_set_the_clock() -> None:
+    rows = [(step(NOON), times(NOON + 50)), (step(NOON + 200), times(NOON + 40)), (step(NOON + 300), times())]
+    states, _ = taken(RULE, rows)
+    assert [state.boundary_ms - NOON for state in states] == [50, 50, 350]
+
+
 def test_a_failed_source_stays_where_it_is_and_takes_its_rows_when_it_is_back() -> None:
     away = [(step(NOON + 1_000 * n, reachable=False), times()) for n in range(1, 5)]
     back = (step(NOON + 5_000), times(NOON + 120, NOON + 4_300))

@@ -101,7 +101,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fak
     monkeypatch.setattr(bucketed, "READ_S", 0.1)
     monkeypatch.setattr("unbroken.ingress.news.WORTH_S", 0.2)
     clock = iter(range(NOON, NOON + 10_000_000, 200))
-    monkeypatch.setattr("unbroken.cluster.ingress_service.time.time", lambda: next(clock) / 1000)
     gate = Gate()
     times = [*range(0, 5_000, 50), 99_999]
     scripts = {"good": Script(times), "bad": Script(times, gate)}
@@ -109,7 +108,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fak
     dirs.identity()
     dirs.begin([REPLICA])
     node = FakeNode(make_flow({**scripts, "pushed": push_source()}), dirs)
-    node.service = IngressService(node, REPLICA)  # type: ignore[arg-type]
+    node.service = IngressService(node, REPLICA, lambda: next(clock) / 1000)  # type: ignore[arg-type]
     node.service.start()
     yield node, scripts, gate
     gate.open.set()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support import wait_until
+
 if TYPE_CHECKING:
     from kafka.server import Server
     from unbroken.connectors.kafka_source import KafkaReader
@@ -14,8 +16,20 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def topic(kafka: Server) -> Callable[..., str]:
-    """``topic(prefix="test", partitions=1, config=None)`` makes a topic with a name of its own and returns the name."""
-    return kafka.create
+    """``topic(prefix="test", partitions=1, config=None)`` makes a topic with a name of its own and returns the name.
+
+    The broker knows it everywhere then, which takes a moment.
+    """
+
+    def known(name: str) -> bool:
+        return kafka.admin.list_topics(name, timeout=10.0).topics[name].error is None
+
+    def make(*arguments: Any, **more: Any) -> str:
+        name = kafka.create(*arguments, **more)
+        wait_until(lambda: known(name), 60.0, f"the broker to know {name}")
+        return name
+
+    return make
 
 
 @pytest.fixture

@@ -55,6 +55,7 @@ class Flow(PartitionedFlow):
         """A case: before it and after it the flow is whole and all results are right."""
         self.await_whole()
         self.live.wait_further(3, RESULTS_S)
+        dead = self.deaths()
         try:
             yield
         finally:
@@ -63,7 +64,7 @@ class Flow(PartitionedFlow):
         self.live.wait_further(3, RESULTS_S)
         assert complaints(self.live.results) == []
         assert not self.divergences
-        assert self.deaths() == []
+        assert self.deaths() == dead
 
     def finish(self) -> None:
         """End the flow; everything that it has ever delivered has to be right."""
@@ -154,6 +155,15 @@ def test_an_ingress_leader_cut_from_the_other_nodes_is_replaced(running: Flow) -
 @pytest.mark.slow
 def test_everything_was_delivered_once(running: Flow) -> None:
     running.finish()
+
+
+@needs_namespaces
+@pytest.mark.slow
+def test_a_node_can_be_stopped_during_a_cut(running: Flow) -> None:
+    node, *others = running.nodes_but()
+    running.cut(node, *others)
+    running.cluster.nodes[node].stop(60)
+    assert running.cluster.nodes[node].returncode == 0
 
 
 @pytest.mark.slow

@@ -242,6 +242,28 @@ class AvailableCluster(Cluster):
                 self.counts["taken by sinks"] += self.sink.write_tentative(lane_of(stream.home), header, found[1])
             node.lingering.add(stream)
 
+    # --- time -----------------------------------------------------------------------------------------
+
+    def run_to(self, until_ms: float) -> None:
+        """Let everything happen as soon as it can, until a moment: nothing takes time but what is said to take it."""
+        while True:
+            for _ in range(10_000):
+                if not self._turn():
+                    break
+            else:
+                raise AssertionError("so much cannot happen in a moment")
+            if not self.advance_to(until_ms):
+                return
+
+    def advance_to(self, until_ms: float) -> bool:
+        """Let time pass until something happens, but not beyond a moment; False if that is reached."""
+        awake = [node for node in self.nodes.values() if not node.frozen]
+        wakes = [wake for node in awake if (wake := node.protocol.next_wake_ms()) is not None] + self.other_wakes()
+        if min(wakes, default=until_ms) >= until_ms:
+            self.now = until_ms
+            return False
+        return self.advance()
+
     # --- sources --------------------------------------------------------------------------------------
 
     def entry_body(self, job: PollSources, generation: int) -> bytes:

@@ -52,8 +52,9 @@ class IngressService:
     the base, the pushes that wait before it, and the entries after it, which the protocol commits again.
     """
 
-    def __init__(self, node: Node, replica: ReplicaId) -> None:
+    def __init__(self, node: Node, replica: ReplicaId, clock: Callable[[], float] = time.time) -> None:
         self._node = node
+        self._clock = clock
         self.replica = replica
         self._log = IngressLogFile(node.dirs.ingress_log(replica))
         self.feeder = open_feeder(
@@ -101,7 +102,7 @@ class IngressService:
         reader = self.feeder.push_readers().get(batch.source)
         if reader is not None and batch.sign == "alive":
             # Also where the ingress is not led: it may be in the next moment.
-            reader.hear(batch, int(time.time() * 1000))
+            reader.hear(batch, int(self._clock() * 1000))
             return PushOutcome("logged", None, "heard")
         protocol = self._node.protocol
         if protocol is None or protocol.sources is None or not protocol.sources.log.leading:
@@ -190,7 +191,7 @@ class IngressService:
             self._node.tell(sentence)
 
     def _poll(self, step: PollSources) -> None:
-        body, final = self.feeder.poll(int(time.time() * 1000), step.generation, step.layout)
+        body, final = self.feeder.poll(int(self._clock() * 1000), step.generation, step.layout)
         self._node.post(SourcesPolled(step.pulse, body, final))
 
     def _trim(self, units: Mapping[str, int]) -> None:

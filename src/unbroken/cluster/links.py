@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from unbroken.cluster.documents import Member
@@ -15,6 +15,9 @@ from unbroken.transport.link import Latest, Link, LinkHandlers
 
 if TYPE_CHECKING:
     from unbroken.cluster.node import Node
+
+LATELY = 4
+"""Heartbeats within which a node that is well is heard; a busy one may leave out two or three."""
 
 
 class Links:
@@ -59,6 +62,16 @@ class Links:
         """Give up links on which nothing is heard."""
         for link in list(self._links.values()):
             link.check_alive()
+
+    def cut_off(self, missed: Collection[NodeId]) -> bool:
+        """Whether it is probably this node that is cut off, and not those whom it misses.
+
+        Then it hears fewer than half of the others either. Killed ones do not make it think so: they were heard of a
+        moment ago.
+        """
+        lately_s = LATELY * self._node.settings.heartbeat / 1000
+        others = [link for node, link in list(self._links.items()) if node in self._node.members and node not in missed]
+        return 2 * sum(link.silence_s() < lately_s for link in others) < len(others)
 
     def traffic(self) -> Counter[str]:
         """Bytes of messages sent, by purpose."""

@@ -103,6 +103,10 @@ log = logging.getLogger(__name__)
 LONGEST_WAIT_S = 0.2
 """The loop looks at queries and links at least this often."""
 
+HELD_BACK_S = 1.0
+"""How long a node that is probably cut off lets the others decide about the ingress first. The two ends of a link miss
+each other within a heartbeat and a look at the links, and a decision is one write to ZooKeeper."""
+
 EVENT_LIMIT = 100_000
 """Events waiting for the loop. The senders are bounded themselves; reaching this means the loop is stuck."""
 
@@ -394,7 +398,7 @@ class Node:
         if header is None:
             raise UnbrokenError(f"{replica}: the input of micro-batch {number} is not here")
         facts = (header.pulse, header.cut_ms, header.final, header.generation, header.layout)
-        return CutInfo(*facts, header.stable, header.since)
+        return CutInfo(*facts, header.stable, header.since, header.fold)
 
     def produced(
         self, replica: ReplicaId, number: int, headers: tuple[UnitHeader, ...], watermark_ms: float = 0.0
@@ -465,10 +469,18 @@ class Node:
         members = step.proposal.members
         if members != self.protocol.sync.members:
             self.tell(f"{self.name} asks for an ingress of {', '.join(sorted(members))}")
-        if self.coordination is not None:
-            replica = self.protocol.ingress
-            if replica is not None:
-                self.coordination.propose(step, replica)
+        coordination, replica = self.coordination, self.protocol.ingress
+        if coordination is None or replica is None:
+            return
+        missed = self.protocol.sync.members - members
+        if missed and self.links.cut_off(missed):
+            # The others have each other, and the pulses of a leader that none of them hears are of no use: they go
+            # first. If they do not, this node does.
+            held = threading.Timer(HELD_BACK_S, coordination.propose, (step, replica))
+            held.daemon = True
+            held.start()
+        else:
+            coordination.propose(step, replica)
 
     def _persist(self, step: PersistEntry) -> None:
         try:

@@ -6,12 +6,13 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from unbroken.cluster.control import ControlSettings
 from unbroken.cluster.coordination import Callbacks, Coordination, Member, connect
@@ -122,6 +123,8 @@ def run_node(options: NodeOptions) -> None:
             push.stop(2)
         node.close()
         _stop_session(session)
+        if node.server.stuck:
+            _leave(node.failure or str(sys.exc_info()[1] or ""))
     if node.failure is not None:
         raise UnbrokenError(node.failure)
 
@@ -160,6 +163,14 @@ def _stop_session(session: SparkSession) -> None:
         session.stop()
     except Exception as error:
         log.info("Spark had ended before: %s", error)
+
+
+def _leave(failure: str) -> NoReturn:
+    """End the process here and now: Python would wait for links that a cut in the network keeps from ending."""
+    if failure:
+        log.critical("%s", failure)
+    logging.shutdown()
+    os._exit(1 if failure else 0)
 
 
 def _log_thread_failure(failure: threading.ExceptHookArgs) -> None:

@@ -184,7 +184,8 @@ def _line(time_ms: int, node: str, sentence: str) -> str:
 def has_ended(topology: Topology, states: list[dict[str, Any]]) -> bool:
     """Whether some replica of every shard has produced the final pulse, and it is in every sink nodes write to.
 
-    Where leaders order, units are not numbered by pulses, and a replica that has produced its final unit says so.
+    Where leaders or event times order, units are not numbered by the log's pulses, and a replica that has produced its
+    final unit says so.
     """
     ends = [s["ingress"]["pulse"] for s in states if s.get("ingress") and s["ingress"]["ended"]]
     if not ends:
@@ -204,7 +205,7 @@ def has_ended(topology: Topology, states: list[dict[str, Any]]) -> bool:
     written = set(topology.sinks) - topology.client_sinks
 
     def last(shard: ShardId) -> float:
-        return finals.get(shard, float("inf")) if topology.led else max(ends)
+        return finals.get(shard, float("inf")) if topology.led or topology.bucketed else max(ends)
 
     shards = [shard for part in topology.segments for shard in topology.shards(part)]
     return all(_come(produced, shard) >= last(shard) for shard in shards) and all(

@@ -23,6 +23,12 @@ A replica that does not have it looks at the ledger first, which disturbs nobody
 written in a transaction, so others see that one is open, and give it `Transactions.patience_s` before they take over:
 at least `PATIENCE_S`, twice what this replica itself needed the last time, and twice as much again whenever it was
 refused within the same unit.
+
+Tentative units
+---------------
+They go the same way as the stable ones of their stream, with the same transactional id and the same ledger, so what is
+said above holds for all of them together. What there is when a unit is written is known: that it is the first of its
+pulse, or, for a stable one, that it corrects tentative ones.
 """
 
 from __future__ import annotations
@@ -37,7 +43,7 @@ from typing import Any
 from unbroken.connectors.kafka_calls import Deadline, Place
 from unbroken.connectors.kafka_client import KafkaError, client, reason
 from unbroken.connectors.kafka_ledger import LOOK_S, Ledger
-from unbroken.connectors.kafka_messages import Message
+from unbroken.connectors.kafka_messages import Headers, Message
 from unbroken.connectors.sink_ledger import Mark
 from unbroken.protocol.units import UnitHeader
 
@@ -84,8 +90,11 @@ PRODUCER_SETTINGS: dict[str, Any] = {
     "queue.buffering.max.kbytes": 65_536,
 }
 
-Rows = Callable[[], Iterable[Message]]
-"""The messages of a unit; called again when the unit is written again."""
+Rows = Callable[[bool], Iterable[Message]]
+"""The messages of a unit, given whether it corrects tentative ones; called again when the unit is written again."""
+
+COVER: tuple[bytes, bytes, Headers | None] = (b"", b"unbroken", None)
+"""Value, key and headers of a message that is taken back, of a unit that has none itself."""
 
 
 class Refused(Exception):
@@ -171,7 +180,7 @@ class Repeats(Lane):
             self._producer = self._open({"delivery.report.only.error": True, "on_delivery": self._on_failure})
         try:
             with self._place.explained(f"Unit {header.number} is not known to be written"), _sizes(rows):
-                self._write(rows(), deadline)
+                self._write(rows(False), deadline)
                 self._flush(deadline)
                 if failed:
                     raise client().KafkaException(failed[0])
@@ -189,13 +198,21 @@ class Repeats(Lane):
 class Transactions(Lane):
     """Each unit once, whatever other replicas do meanwhile.
 
-    ``at`` is called between any two steps with the name of the one that is done; tests stop or end the process there.
+    ``topics`` are those that units go to, as far as they are known without them. ``at`` is called between any two steps
+    with the name of the one that is done; tests stop or end the process there.
     """
 
     def __init__(
-        self, place: Place, timeout_s: float, ledger: Ledger, transactional_id: str, at: Callable[[str], None]
+        self,
+        place: Place,
+        timeout_s: float,
+        ledger: Ledger,
+        transactional_id: str,
+        topics: frozenset[str] = frozenset(),
+        at: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(place, timeout_s)
+        self._topics = topics
         self.patience_s = PATIENCE_S
         self._ledger = ledger
         self._transactional_id = transactional_id
@@ -214,11 +231,11 @@ class Transactions(Lane):
                     return True
             except Refused as error:
                 refused += 1
-                log.info("%s was taken over at unit %d: %s", self._transactional_id, header.number, error)
+                log.info("%s was taken over at %s: %s", self._transactional_id, _named(header).lower(), error)
                 self._drop()
                 if deadline.over:
                     raise KafkaError(
-                        f"Unit {header.number} was not written within {self._timeout_s:.0f} s, in which "
+                        f"{_named(header)} was not written within {self._timeout_s:.0f} s, in which "
                         f"{self._transactional_id} was taken over {refused} times ({error}); it is tried again. If "
                         "this goes on, look for another run of a flow with the same name."
                     ) from None
@@ -259,22 +276,23 @@ class Transactions(Lane):
             lost = self._ledger.lost(deadline)
             if lost is not None:
                 log.warning("the brokers have lost the end of unit %d of %s", lost.number, self._transactional_id)
-                # One before this unit was reported as delivered, and becomes visible together with it.
-                if lost.number >= header.number:
+                # One before this unit was reported as delivered, and becomes visible together with it. Where there are
+                # tentative ones, numbers do not tell; but what is reported was seen in the ledger, and this was not.
+                if self._ledger.tentative or lost.number >= header.number:
                     self._cover(header, rows, deadline)
 
     def _transact(self, header: UnitHeader, rows: Rows, deadline: Deadline) -> bool:
         """Write the unit, unless those before turn out to have written it."""
-        began, number = time.monotonic(), header.number
+        began = time.monotonic()
         try:
-            with self._place.explained(f"Unit {number} is not known to be written"), _refusals(), _sizes(rows):
+            with self._place.explained(f"{_named(header)} is not known to be written"), _refusals(), _sizes(rows):
                 self._producer.begin_transaction()
                 self._at("begun")
-                report = self._record(header)
-                if not self._settled and not self._settle(header, report, deadline):
+                mark, report = self._record(header)
+                if not self._settled and not self._settle(header, mark, report, deadline):
                     self._producer.abort_transaction(deadline.remaining())
                     return False
-                self._write(rows(), deadline)
+                self._write(rows(self._ledger.corrected_by(header)), deadline)
                 self._at("written")
                 self._flush(deadline)
                 self._at("flushed")
@@ -285,24 +303,25 @@ class Transactions(Lane):
         except KafkaError:
             self._abort()
             raise
-        self._ledger.mark = Mark(number, header.cut_ms)
+        self._ledger.mark = mark
         self.patience_s = max(PATIENCE_S, min(2 * (time.monotonic() - began), LONGEST_PATIENCE_S))
         return True
 
-    def _record(self, header: UnitHeader) -> list[tuple[Any, int]]:
-        """Write the ledger's record; error and offset of it will be in the list that is returned."""
+    def _record(self, header: UnitHeader) -> tuple[Mark, list[tuple[Any, int]]]:
+        """Write the ledger's record; what it says, and a list in which its error and offset will be."""
         ledger, report = self._ledger, list[tuple[Any, int]]()
+        mark = ledger.after(header)
 
         def written(error: Any, message: Any) -> None:
             report.append((error, message.offset()))
 
-        value = ledger.value(Mark(header.number, header.cut_ms))
+        value = ledger.value(mark)
         self._producer.produce(ledger.topic, value, ledger.key, partition=ledger.partition, on_delivery=written)
         self._at("recorded")
-        return report
+        return mark, report
 
-    def _settle(self, header: UnitHeader, report: list[tuple[Any, int]], deadline: Deadline) -> bool:
-        """Learn from the ledger what those before have written; whether the unit is to be written now."""
+    def _settle(self, header: UnitHeader, mark: Mark, report: list[tuple[Any, int]], deadline: Deadline) -> bool:
+        """Learn from the ledger what those before have written; whether to go on with the unit, recorded as it is."""
         self._flush(deadline)
         ((error, place),) = report
         if error is not None:
@@ -310,7 +329,7 @@ class Transactions(Lane):
         self._ledger.settle(place, deadline)
         self._settled = True
         self._at("settled")
-        return not self._ledger.has(header)
+        return not self._ledger.has(header) and self._ledger.after(header) == mark
 
     def _cover(self, header: UnitHeader, rows: Rows, deadline: Deadline) -> None:
         """Write to all partitions and take it back, which takes back everything that is open there.
@@ -320,11 +339,11 @@ class Transactions(Lane):
         next end of a transaction of this producer in their partition will apply to them, whichever it is.
         """
         self._producer.begin_transaction()
-        first = next(iter(rows()))
-        for topic in {row.topic for row in rows()}:
+        value, key, headers = next(((row.value, row.key, row.headers) for row in rows(False)), COVER)
+        for topic in {row.topic for row in rows(False)} | self._topics:
             found = self._producer.list_topics(topic, deadline.remaining()).topics[topic]
             for partition in found.partitions:
-                self._producer.produce(topic, first.value, first.key, partition=partition, headers=first.headers)
+                self._producer.produce(topic, value, key, partition=partition, headers=headers)
         self._flush(deadline)
         # Last, because what is open there is how others would know of it.
         self._record(header)
@@ -336,6 +355,10 @@ class Transactions(Lane):
             self._producer.abort_transaction(ABORT_S)
         except client().KafkaException as error:
             log.info("the transaction of %s is left to the brokers: %s", self._transactional_id, reason(error))
+
+
+def _named(header: UnitHeader) -> str:
+    return f"Unit {header.number}" if header.stable else f"The tentative unit of pulse {header.pulse}"
 
 
 @contextmanager
@@ -361,7 +384,7 @@ def _sizes(rows: Rows) -> Iterator[None]:
         if error.args[0].name() != "MSG_SIZE_TOO_LARGE":
             raise
         # The brokers refuse whole batches and do not say which message is to blame.
-        size, topic = max((len(row.value or b"") + len(row.key or b""), row.topic) for row in rows())
+        size, topic = max((len(row.value or b"") + len(row.key or b""), row.topic) for row in rows(False))
         raise KafkaError(
             f"A row makes a message of {size} bytes, which is too large for the topic {topic}; set max.message.bytes "
             "of the topic and options={'message.max.bytes': ...} of the sink above that, and options={'batch.size': "

@@ -20,6 +20,7 @@ from typing import Any
 from unbroken.connectors.kafka_calls import Deadline, Place
 from unbroken.connectors.kafka_client import KafkaError, admin_client, client, reason
 from unbroken.connectors.sink_ledger import Mark, is_delivered
+from unbroken.coverage import Coverage
 from unbroken.protocol.units import UnitHeader
 
 log = logging.getLogger(__name__)
@@ -47,25 +48,46 @@ class Ledger:
     """The records of one stream; ``mark`` is the last unit known to be delivered.
 
     It only grows, unless somebody deletes the record (writes one without a value) to let the stream begin again.
+
+    With ``tentative`` it also knows which pulses there are stable and tentative units of. The record of a tentative
+    unit repeats what that of the last stable one says, since only the last record of a stream is sure to be kept.
     """
 
-    def __init__(self, place: Place, topic: str, partition: int, key: str) -> None:
+    def __init__(self, place: Place, topic: str, partition: int, key: str, tentative: bool = False) -> None:
         self.topic = topic
         self.partition = partition
         self.key = key.encode()
+        self.tentative = tentative
         self.mark: Mark | None = None
         self._place = place
         self._consumer: Any = None
         self._onlooker: Any = None
         self._next: int | None = None
 
-    @staticmethod
-    def value(mark: Mark) -> bytes:
+    def value(self, mark: Mark) -> bytes:
         """The value of the record that says that a unit was delivered."""
-        return json.dumps({"unit": mark.number, "cut_ms": mark.cut_ms}).encode()
+        record: dict[str, Any] = {"unit": mark.number, "cut_ms": mark.cut_ms}
+        if self.tentative:
+            record |= {"pulse": mark.pulse, "tentative": mark.covered.ranges}
+        return json.dumps(record).encode()
+
+    def after(self, header: UnitHeader) -> Mark:
+        """What the record of a unit says that is not known to be delivered."""
+        if self.tentative:
+            return (self.mark or Mark(0, 0)).after(header)
+        return Mark(header.number, header.cut_ms)
+
+    def corrected_by(self, header: UnitHeader) -> bool:
+        """Whether a unit is a stable one of pulses for which tentative ones are known to be there."""
+        return self.mark is not None and self.mark.corrected_by(header)
 
     def has(self, header: UnitHeader) -> bool:
-        """Whether the unit is known to be delivered; raises UnbrokenError if the ledger is that of another run."""
+        """Whether the unit is known to be delivered; raises UnbrokenError if the ledger is that of another run.
+
+        Of a tentative one, whether anything that reaches its pulse is.
+        """
+        if not header.stable:
+            return self.mark is not None and self.mark.reach >= header.pulse
         remedy = "give the sink another topic with ledger=, or delete this one if its results are not needed"
         return is_delivered(header, self.mark, f"The ledger {self.topic}", remedy)
 
@@ -145,7 +167,7 @@ class Ledger:
         for key, mark in _read(self._place, self._consumer, (self.topic, self.partition), (start, end), deadline):
             if key == self.key:
                 found = True
-                if mark is None or self.mark is None or mark.number > self.mark.number:
+                if mark is None or self.mark is None or _is_later(mark, self.mark):
                     self.mark = mark
         return found
 
@@ -302,12 +324,18 @@ def _read(
         consumer.unassign()
 
 
+def _is_later(mark: Mark, known: Mark) -> bool:
+    """Whether a record of a stream was written after another: neither of these two ever goes back."""
+    return (mark.number, mark.reach) > (known.number, known.reach)
+
+
 def _mark(value: bytes | None, topic: str) -> Mark | None:
     if value is None:
         return None
     try:
         record = json.loads(value)
-        return Mark(int(record["unit"]), int(record["cut_ms"]))
+        covered = Coverage(tuple((int(since), int(pulse)) for since, pulse in record.get("tentative", ())))
+        return Mark(int(record["unit"]), int(record["cut_ms"]), int(record.get("pulse", 0)), covered)
     except (ValueError, KeyError, TypeError):
         raise KafkaError(
             f"The topic {topic} has a record that is none of a ledger ({value[:60]!r}); name another with ledger=."

@@ -15,11 +15,24 @@ from unbroken.connectors.kafka_delivery import Lane, Repeats, Transactions
 from unbroken.connectors.kafka_ledger import Ledger, marks, prepare, replicas
 from unbroken.connectors.kafka_messages import Headers, Message, RowFormat
 from unbroken.connectors.sink_ledger import stream_name
-from unbroken.protocol.ids import segment_of
+from unbroken.protocol.ids import fork_of, segment_of
 from unbroken.protocol.units import UnitHeader
 
 UNIT_HEADER = "unbroken-unit"
-"""The header that names the unit of a message: ``<segment>.<shard>/<number>``."""
+"""The header that names the unit of a message: ``<segment>.<shard>/<number>``.
+
+Of a tentative one it is ``<segment>~.<shard>/<number>``, and the number counts the units of whoever made it.
+"""
+
+STATUS_HEADER = "unbroken-status"
+"""With ``tentative=True``: ``stable`` or ``tentative``."""
+
+PULSE_HEADER, SINCE_HEADER = "unbroken-pulse", "unbroken-since"
+"""With ``tentative=True``: the pulse that the unit of a message completes; and, of a tentative one, the pulse before
+those that it covers."""
+
+CORRECTS_HEADER = "unbroken-corrects"
+"""``true`` for a stable message of pulses for which tentative ones were written before."""
 
 LEDGER_SUFFIX = ".ledger"
 
@@ -69,6 +82,9 @@ class KafkaSink(SinkConnector):
         The topic that says which units were delivered, ``<topic>.ledger`` unless it is named. It is made if missing.
     unit_header
         Whether messages say in a header `UNIT_HEADER` which unit they belong to.
+    tentative
+        Take tentative results as well. Messages say in further headers how they stand: `STATUS_HEADER`, `PULSE_HEADER`,
+        `SINCE_HEADER` and `CORRECTS_HEADER`.
     options
         Further settings of librdkafka, such as ``compression.type`` and those for security.
     """
@@ -85,6 +101,7 @@ class KafkaSink(SinkConnector):
         exactly_once: bool = True,
         ledger: str | None = None,
         unit_header: bool = True,
+        tentative: bool = False,
         options: Options | None = None,
     ) -> None:
         self.servers = servers
@@ -92,6 +109,7 @@ class KafkaSink(SinkConnector):
         self.ledger = f"{topic}{LEDGER_SUFFIX}" if ledger is None and topic is not None else ledger
         self.idempotent = exactly_once
         self.unit_header = unit_header
+        self.tentative = tentative
         self.options: Options = dict(options or {})
         self.rows = RowFormat(topic, format, (key,) if isinstance(key, str) else tuple(key), topic_column, headers)
 
@@ -110,6 +128,8 @@ class KafkaSink(SinkConnector):
             found.append(f"The option {TIMEOUT} is {self.options[TIMEOUT]!r}; give a number of milliseconds.")
         if any(not isinstance(name, str) or not name for name in rows.key):
             found.append(f"key is {rows.key!r}; give the name of a column, or a list of names.")
+        if self.tentative and not self.idempotent:
+            found.append("tentative=True needs the ledger to know what is there; leave exactly_once=False out.")
         return found + (self._ledger_problems() if self.idempotent else [])
 
     def _ledger_problems(self) -> list[str]:
@@ -144,7 +164,8 @@ class KafkaSink(SinkConnector):
 class KafkaSinkWriter(SinkWriter):
     """Hands the units of each stream to its `Lane`; connects with the first unit that has rows.
 
-    A unit without rows leaves no trace: delivering it again changes nothing either.
+    A unit without rows leaves no trace: delivering it again changes nothing either. Only where there are tentative ones
+    the ledger has to know of it.
     """
 
     def __init__(self, sink: KafkaSink, at: Callable[[str], None] = lambda _: None) -> None:
@@ -153,19 +174,35 @@ class KafkaSinkWriter(SinkWriter):
         self._lanes: dict[str, Lane] = {}
 
     def deliver(self, header: UnitHeader, table: pa.Table) -> bool:
-        if table.num_rows == 0:
-            return True
-        producer = header.stream.producer
+        return self._deliver(header, table) if table.num_rows or self._sink.tentative else True
+
+    def deliver_tentative(self, header: UnitHeader, table: pa.Table) -> bool:
+        if not self._sink.tentative:
+            raise KafkaError("The Kafka sink takes stable results only; give tentative=True for others.")
+        return self._deliver(header, table) if table.num_rows else True
+
+    def _deliver(self, header: UnitHeader, table: pa.Table) -> bool:
         stream = stream_name(header.stream)
         if stream not in self._lanes:
-            self._lanes[stream] = self._lane(stream, producer.index)
-        unit = f"{segment_of(producer.part)}.{producer.index}/{header.number}".encode()
-        headers: Headers = [(UNIT_HEADER, unit)] if self._sink.unit_header else []
+            self._lanes[stream] = self._lane(stream, header.stream.producer.index)
 
-        def rows() -> Iterable[Message]:
-            return self._sink.rows.messages(table, headers)
+        def rows(corrects: bool) -> Iterable[Message]:
+            return self._sink.rows.messages(table, self._headers(header, corrects))
 
         return self._lanes[stream].deliver(header, rows)
+
+    def _headers(self, header: UnitHeader, corrects: bool) -> Headers:
+        """What messages say of their unit."""
+        producer, status = header.stream.producer, "stable" if header.stable else "tentative"
+        part = segment_of(producer.part) if header.stable else fork_of(segment_of(producer.part))
+        told = {
+            UNIT_HEADER: f"{part}.{producer.index}/{header.number}" if self._sink.unit_header else "",
+            STATUS_HEADER: status if self._sink.tentative else "",
+            PULSE_HEADER: str(header.pulse) if self._sink.tentative else "",
+            SINCE_HEADER: "" if header.stable else str(header.since),
+            CORRECTS_HEADER: "true" if corrects else "",
+        }
+        return [(name, value.encode()) for name, value in told.items() if value]
 
     def close(self) -> None:
         while self._lanes:
@@ -181,10 +218,11 @@ class KafkaSinkWriter(SinkWriter):
         if sink.ledger is None:
             raise KafkaError("The Kafka sink has no ledger; give ledger=.")
         prepare(place, sink.ledger, shard, copies, deadline)
-        ledger = Ledger(place, sink.ledger, shard, f"{sink.identity}/{stream}")
+        ledger = Ledger(place, sink.ledger, shard, f"{sink.identity}/{stream}", sink.tentative)
         # With the ledger's name, so that two runs of a flow that write to different topics do not meet.
         identifier = f"unbroken/{sink.ledger}/{sink.identity}/{stream}"
-        return Transactions(place, deadline.seconds, ledger, identifier, self._at)
+        topics = frozenset({sink.topic} if sink.topic is not None and sink.tentative else ())
+        return Transactions(place, deadline.seconds, ledger, identifier, topics, self._at)
 
     def _copies(self, place: Place, deadline: Deadline) -> int:
         """How often the topic is replicated, so that the ledger will be as safe; -1 leaves that to the brokers."""

@@ -12,19 +12,20 @@ import pyarrow as pa
 from unbroken.connectors.base import SinkConnector, SinkWriter
 from unbroken.connectors.postgres_rows import copy_data, unfit_text
 from unbroken.connectors.postgres_session import Address, connect, deadline
+from unbroken.connectors.postgres_statements import Statements, found_by_key, reach_of, statements
 from unbroken.connectors.postgres_table import (
-    Statements,
+    Status,
     Upsert,
     check_fit,
+    check_names,
     columns_of,
     create_ledger,
     create_table,
     has_entries,
     mark_of,
     name_parts,
-    statements,
 )
-from unbroken.connectors.sink_ledger import Mark, is_delivered, stream_name
+from unbroken.connectors.sink_ledger import is_delivered, stream_name
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.units import UnitHeader
 
@@ -63,6 +64,11 @@ class PostgreSQL(SinkConnector):
         The table that says which units were delivered, of all sinks that write to this database.
     timeout
         Seconds that a unit may take; then the connection is given up and the unit is tried again.
+    status
+        Take tentative results as well: the name of a column that says of each row whether it is 'stable' or
+        'tentative'. Three more columns, named ``<status>_pulse``, ``<status>_since`` and ``<status>_stream``, are the
+        sink's own. Stable rows take the place of tentative ones in the transaction that writes them. With 'upsert'
+        there may be a row of each kind with the same key.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class PostgreSQL(SinkConnector):
         create: bool = True,
         ledger: str = "unbroken_ledger",
         timeout: float = 60.0,
+        status: str | None = None,
     ) -> None:
         self.address = Address(url)
         self.table = table
@@ -84,6 +91,8 @@ class PostgreSQL(SinkConnector):
         self.create = create
         self.ledger = ledger
         self.timeout = timeout
+        self.status = None if status is None else Status(status)
+        self.tentative = status is not None
 
     def __repr__(self) -> str:
         return f"PostgreSQL({self.address!r}, {self.table!r})"
@@ -104,6 +113,8 @@ class PostgreSQL(SinkConnector):
             found.append("mode='upsert' has no key; name the columns that tell rows apart: key=[...].")
         elif self.mode == "append" and (self.key or self.latest):
             found.append("key and latest mean nothing with mode='append'; leave them out, or write mode='upsert'.")
+        if self.status is not None and (not self.status.column or self.status.column in (*self.key, self.latest)):
+            found.append(f"The status is {self.status.column!r}; name a column that the results do not have.")
         if not 0 < self.timeout < math.inf:
             found.append(f"The timeout is {self.timeout} s; give a number of seconds above 0.")
         return found
@@ -168,8 +179,15 @@ class PostgresWriter(SinkWriter):
         self._statements: Statements | None = None
 
     def deliver(self, header: UnitHeader, table: pa.Table) -> bool:
-        if table.num_rows == 0:
-            return True
+        # One without rows may have tentative rows to replace.
+        return self._deliver(header, table) if table.num_rows or self._sink.tentative else True
+
+    def deliver_tentative(self, header: UnitHeader, table: pa.Table) -> bool:
+        if not self._sink.tentative:
+            raise UnbrokenError(f"{self._sink!r} takes stable results only; name a column for others with status=.")
+        return self._deliver(header, table) if table.num_rows else True
+
+    def _deliver(self, header: UnitHeader, table: pa.Table) -> bool:
         if self._schema is not None and not table.schema.equals(self._schema):
             self.close()  # Other code produces these results, with other columns.
         try:
@@ -210,23 +228,27 @@ class PostgresWriter(SinkWriter):
         if self._statements is not None:
             return self._statements
         sink = self._sink
+        check_names(schema, sink.status)
         create_ledger(connection, sink.ledger)
         if sink.create:
-            create_table(connection, sink.table, schema, sink.upsert)
+            create_table(connection, sink.table, schema, sink.upsert, sink.status)
         columns = columns_of(connection, sink.table)
         if not columns:
             raise UnbrokenError(
                 f"{sink.address!r} has no table {sink.table}; create it, or let the sink do it with create=True."
             )
-        check_fit(schema, columns, sink.table, sink.upsert)
-        prepared = statements(schema, columns, sink.table, sink.ledger, sink.upsert)
+        check_fit(schema, columns, sink.table, sink.upsert, sink.status)
+        prepared = statements(schema, columns, sink.table, sink.ledger, sink.upsert, sink.status)
         connection.execute(prepared.stage)
         self._schema, self._statements = schema, prepared
         return prepared
 
     def _is_delivered(self, connection: psycopg.Connection, header: UnitHeader) -> bool:
-        sink = self._sink
-        mark = mark_of(connection, sink.ledger, sink.identity, stream_name(header.stream))
+        sink, stream = self._sink, stream_name(header.stream)
+        if not header.stable:
+            reached = mark_of(connection, sink.ledger, sink.identity, reach_of(stream))
+            return reached is not None and reached.number >= header.pulse
+        mark = mark_of(connection, sink.ledger, sink.identity, stream)
         return is_delivered(header, mark, sink.where, f"{sink.remedy}.")
 
     def _stage(self, connection: psycopg.Connection, prepared: Statements, table: pa.Table) -> None:
@@ -238,9 +260,10 @@ class PostgresWriter(SinkWriter):
 
     def _put(self, connection: psycopg.Connection, prepared: Statements, header: UnitHeader) -> bool:
         """Take the place in the ledger, write the rows and commit, in one message; False if the place was taken."""
-        mark = Mark(header.number, header.cut_ms)
-        put = prepared.put(self._sink.identity, stream_name(header.stream), mark)
-        row = connection.execute(put).fetchone()
+        answers = connection.execute(prepared.put(self._sink.identity, header))
+        while answers.description is None and answers.nextset():
+            pass
+        row = answers.fetchone()
         return row is not None and row[0] == 1
 
     def _failure(self, error: Exception, table: pa.Table) -> UnbrokenError:
@@ -259,7 +282,7 @@ class PostgresWriter(SinkWriter):
 def _reason(sink: PostgreSQL, error: Exception) -> str:
     from psycopg import Error, errors
 
-    key = ", ".join(sink.key)
+    key = ", ".join(sink.key if sink.upsert is None else found_by_key(sink.upsert, sink.status))
     if isinstance(error, TimeoutError | errors.QueryCanceled):
         return f"{error or 'canceled'}; if units need longer than timeout={sink.timeout:g} s, raise it"
     if isinstance(error, errors.CardinalityViolation) and sink.upsert is not None:

@@ -1,7 +1,4 @@
-"""The tables of a PostgreSQL sink: the one results go to, its ledger, and the statements that fill them.
-
-All statements of a sink are made here, from the columns of a result and those of the table.
-"""
+"""The tables of a PostgreSQL sink: the one results go to and its ledger, as they are made and as they are found."""
 
 from __future__ import annotations
 
@@ -19,9 +16,6 @@ from unbroken.errors import UnbrokenError
 if TYPE_CHECKING:
     import psycopg
     from psycopg.sql import SQL, Composable, Composed, Identifier
-
-STAGE = "unbroken_stage"
-"""The temporary table that takes the rows of a unit; every connection has its own."""
 
 _COLUMNS = """
     SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(b.typname, t.typname),
@@ -44,6 +38,38 @@ class Upsert:
 
 
 @dataclass(frozen=True)
+class Status:
+    """The columns by which rows say how they stand, beside those of the results.
+
+    ``column`` says 'stable' or 'tentative', ``pulse`` the pulse that the row's unit completes. Of a tentative row,
+    ``since`` is the pulse before those that it covers, and ``stream`` whose stable units will replace it.
+    """
+
+    column: str
+
+    @property
+    def pulse(self) -> str:
+        return f"{self.column}_pulse"
+
+    @property
+    def since(self) -> str:
+        return f"{self.column}_since"
+
+    @property
+    def stream(self) -> str:
+        return f"{self.column}_stream"
+
+    @property
+    def fields(self) -> tuple[pa.Field, ...]:
+        return (
+            pa.field(self.column, pa.string()),
+            pa.field(self.pulse, pa.int64()),
+            pa.field(self.since, pa.int64()),
+            pa.field(self.stream, pa.string()),
+        )
+
+
+@dataclass(frozen=True)
 class Column:
     """A column of an existing table. ``base`` is its type by PostgreSQL's own name, of a domain what is beneath it."""
 
@@ -52,33 +78,6 @@ class Column:
     base: str
     generated: bool
     required: bool
-
-
-@dataclass(frozen=True)
-class Statements:
-    """What is sent for the units of results that have certain columns; ``base_types`` are their types in the table."""
-
-    stage: Composed
-    copy: Composed
-    ledger: Identifier
-    written: Composed
-    base_types: dict[str, str]
-
-    def put(self, sink: str, stream: str, mark: Mark) -> Composed:
-        """Take the unit's place in the ledger, write the rows if it was free, and commit: one message.
-
-        It answers 1 then, and 0 if the place was taken. A transaction that has written the same place and has not
-        ended is waited for.
-        """
-        from psycopg.sql import SQL, Literal
-
-        return SQL(
-            "WITH taken AS ("
-            "INSERT INTO {} AS known (sink, stream, number, cut_ms) VALUES ({}, {}, {}, {}) "
-            "ON CONFLICT (sink, stream) DO UPDATE SET number = excluded.number, cut_ms = excluded.cut_ms "
-            "WHERE known.number < excluded.number RETURNING 1"
-            "), written AS ({}) SELECT count(*) FROM taken; COMMIT"
-        ).format(self.ledger, Literal(sink), Literal(stream), Literal(mark.number), Literal(mark.cut_ms), self.written)
 
 
 def name_parts(name: str) -> tuple[str, ...]:
@@ -100,22 +99,45 @@ def create_ledger(connection: psycopg.Connection, ledger: str) -> None:
     _create(connection, ledger, SQL(columns))
 
 
-def create_table(connection: psycopg.Connection, table: str, schema: pa.Schema, upsert: Upsert | None) -> None:
+def create_table(
+    connection: psycopg.Connection, table: str, schema: pa.Schema, upsert: Upsert | None, status: Status | None = None
+) -> None:
     """Make a table for results with ``schema``, unless it is there."""
     from psycopg.sql import SQL, Identifier
 
-    parts: list[Composable] = [SQL("{} {}").format(Identifier(field.name), _raw(sql_type(field))) for field in schema]
+    fields = [*schema, *(status.fields if status is not None else ())]
+    parts: list[Composable] = [SQL("{} {}").format(Identifier(field.name), raw(sql_type(field))) for field in fields]
     if upsert is not None:
         # A group without a key is a group like any other, so null has to be found again.
         modern = connection.info.server_version >= NULLS_NOT_DISTINCT
         rule = SQL("UNIQUE NULLS NOT DISTINCT ({})" if modern else "PRIMARY KEY ({})")
-        parts.append(rule.format(_list(upsert.key)))
-    _create(connection, table, SQL(", ").join(parts))
+        parts.append(rule.format(name_list((*upsert.key, *((status.column,) if status is not None else ())))))
+    more: Composable = SQL("")
+    if status is not None:
+        parts.append(SQL("CHECK ({} IN ('stable', 'tentative'))").format(Identifier(status.column)))
+        # Every stable unit looks for tentative rows; there are none nearly all of the time.
+        more = SQL("; CREATE INDEX ON {} ({}) WHERE {} = 'tentative'").format(
+            identifier(table), name_list((status.stream, status.pulse)), Identifier(status.column)
+        )
+    _create(connection, table, SQL(", ").join(parts), more)
 
 
-def check_fit(schema: pa.Schema, columns: dict[str, Column], table: str, upsert: Upsert | None) -> None:
+def check_names(schema: pa.Schema, status: Status | None) -> None:
+    """Raise UnbrokenError if results with ``schema`` have a column of the name of one that says how rows stand."""
+    taken = [field.name for field in status.fields if field.name in schema.names] if status is not None else []
+    if taken:
+        names = ", ".join(f'"{name}"' for name in taken)
+        raise UnbrokenError(
+            f"The results have a column {names} themselves; give status another name, or that column in the segment."
+        )
+
+
+def check_fit(
+    schema: pa.Schema, columns: dict[str, Column], table: str, upsert: Upsert | None, status: Status | None = None
+) -> None:
     """Raise UnbrokenError, naming the column, if results with ``schema`` cannot go into a table with ``columns``."""
-    wrong = _missing(schema, table, upsert)
+    wrong = _missing(schema, table, upsert) + _status_wrong(columns, table, status)
+    filled = {*schema.names, *((status.column, status.pulse) if status is not None else ())}
     for field in schema:
         column = columns.get(field.name)
         kind = sql_type(field)
@@ -136,28 +158,10 @@ def check_fit(schema: pa.Schema, columns: dict[str, Column], table: str, upsert:
     wrong += [
         f'its column "{column.name}" may not be null and the results do not have it; give it a default'
         for column in columns.values()
-        if column.required and column.name not in schema.names
+        if column.required and column.name not in filled
     ]
     if wrong:
         raise UnbrokenError(f"The results do not fit the table {table}: {'; and '.join(wrong)}.")
-
-
-def statements(
-    schema: pa.Schema, columns: dict[str, Column], table: str, ledger: str, upsert: Upsert | None
-) -> Statements:
-    """What is sent for the units of results with ``schema`` that go into a table with ``columns``."""
-    from psycopg.sql import SQL, Identifier
-
-    names = schema.names
-    typed = [SQL("{} {}").format(Identifier(name), _raw(columns[name].type)) for name in names]
-    rows = _appended(names) if upsert is None else _upserted(names, upsert)
-    return Statements(
-        SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(Identifier(STAGE), SQL(", ").join(typed)),
-        SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(Identifier("pg_temp", STAGE), _list(names)),
-        _identifier(ledger),
-        SQL("INSERT INTO {} AS target ({}) {}").format(_identifier(table), _list(names), rows),
-        {name: columns[name].base for name in names},
-    )
 
 
 def mark_of(connection: psycopg.Connection, ledger: str, sink: str, stream: str) -> Mark | None:
@@ -165,7 +169,7 @@ def mark_of(connection: psycopg.Connection, ledger: str, sink: str, stream: str)
     from psycopg.sql import SQL
 
     query = SQL("SELECT number, cut_ms FROM {} WHERE sink = {} AND stream = {}")
-    row = connection.execute(query.format(_identifier(ledger), sink, stream)).fetchone()
+    row = connection.execute(query.format(identifier(ledger), sink, stream)).fetchone()
     return None if row is None else Mark(*row)
 
 
@@ -176,35 +180,8 @@ def has_entries(connection: psycopg.Connection, ledger: str, sink: str) -> bool:
     if not columns_of(connection, ledger):
         return False
     query = SQL("SELECT EXISTS (SELECT FROM {} WHERE sink = {})")
-    row = connection.execute(query.format(_identifier(ledger), sink)).fetchone()
+    row = connection.execute(query.format(identifier(ledger), sink)).fetchone()
     return row is not None and bool(row[0])
-
-
-def _appended(names: Sequence[str]) -> Composed:
-    from psycopg.sql import SQL, Identifier
-
-    return SQL("SELECT {} FROM {} WHERE EXISTS (SELECT FROM taken)").format(_list(names), Identifier("pg_temp", STAGE))
-
-
-def _upserted(names: Sequence[str], upsert: Upsert) -> Composed:
-    """Rows in the order of their keys, so that two streams that write the same ones do not lock each other up."""
-    from psycopg.sql import SQL, Identifier
-
-    key, stage = _list(upsert.key), Identifier("pg_temp", STAGE)
-    others = [Identifier(name) for name in names if name not in upsert.key]
-    update = SQL(", ").join(SQL("{0} = excluded.{0}").format(name) for name in others)
-    action = SQL("UPDATE SET {}").format(update) if others else SQL("NOTHING")
-    if upsert.latest is None:
-        return SQL("SELECT {} FROM {} WHERE EXISTS (SELECT FROM taken) ORDER BY {} ON CONFLICT ({}) DO {}").format(
-            _list(names), stage, key, key, action
-        )
-    latest = Identifier(upsert.latest)
-    # Of rows that are equal in ``latest`` the same one is taken whatever order they came in.
-    rows = SQL(
-        "SELECT DISTINCT ON ({}) {} FROM {} AS staged WHERE EXISTS (SELECT FROM taken) "
-        "ORDER BY {}, {} DESC NULLS LAST, staged::text DESC ON CONFLICT ({}) DO {} "
-    ).format(key, _list(names), stage, key, latest, key, action)
-    return rows + SQL("WHERE target.{0} IS NULL OR target.{0} <= excluded.{0}").format(latest)
 
 
 def _missing(schema: pa.Schema, table: str, upsert: Upsert | None) -> list[str]:
@@ -219,7 +196,24 @@ def _missing(schema: pa.Schema, table: str, upsert: Upsert | None) -> list[str]:
     ]
 
 
-def _create(connection: psycopg.Connection, table: str, content: Composable) -> None:
+def _status_wrong(columns: dict[str, Column], table: str, status: Status | None) -> list[str]:
+    """What keeps rows from saying how they stand."""
+    wrong = []
+    for field in status.fields if status is not None else ():
+        column, kind = columns.get(field.name), sql_type(field)
+        if column is None:
+            wrong.append(
+                f'it has no column "{field.name}", which status needs; ALTER TABLE {table} ADD COLUMN "{field.name}" '
+                f"{kind}"
+            )
+        elif column.generated or not takes(column.base, field):
+            wrong.append(
+                f'its column "{field.name}", which status needs, is of type {column.type}; let it be an ordinary {kind}'
+            )
+    return wrong
+
+
+def _create(connection: psycopg.Connection, table: str, content: Composable, more: Composable | None = None) -> None:
     """Create a table unless it is there. Looked up first: who may not create tables may still write to them."""
     from psycopg import errors
     from psycopg.sql import SQL
@@ -228,26 +222,28 @@ def _create(connection: psycopg.Connection, table: str, content: Composable) -> 
         return
     # Another replica may be first.
     with suppress(errors.DuplicateTable, errors.DuplicateObject, errors.UniqueViolation):
-        connection.execute(SQL("CREATE TABLE {} ({})").format(_identifier(table), content))
+        connection.execute(SQL("CREATE TABLE {} ({}){}").format(identifier(table), content, more or SQL("")))
 
 
-def _identifier(name: str) -> Identifier:
+def identifier(name: str) -> Identifier:
+    """The name of a table as part of a statement."""
     from psycopg.sql import Identifier
 
     return Identifier(*name_parts(name))
 
 
-def _list(names: Sequence[str]) -> Composed:
+def name_list(names: Sequence[str]) -> Composed:
+    """Names of columns as part of a statement."""
     from psycopg.sql import SQL, Identifier
 
     return SQL(", ").join(Identifier(name) for name in names)
 
 
 def _quoted(connection: psycopg.Connection, table: str) -> str:
-    return _identifier(table).as_string(connection)
+    return identifier(table).as_string(connection)
 
 
-def _raw(text: str) -> SQL:
+def raw(text: str) -> SQL:
     """The name of a type, which the server gave or which is one of ours."""
     from psycopg.sql import SQL
 

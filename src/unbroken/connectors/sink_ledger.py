@@ -8,8 +8,9 @@ Within a run it never goes back, and no run cuts before an earlier one has ended
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from unbroken.coverage import Coverage
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import ShardId, StreamId, segment_of
 from unbroken.protocol.units import UnitHeader
@@ -17,10 +18,31 @@ from unbroken.protocol.units import UnitHeader
 
 @dataclass(frozen=True)
 class Mark:
-    """The last unit of a stream that is in a sink, and when it was cut."""
+    """The last stable unit of a stream that is in a sink, and when it was cut.
+
+    A sink that takes tentative units may keep more in it: the pulse of that unit, and the pulses after it that are
+    ``covered`` by tentative ones.
+    """
 
     number: int
     cut_ms: int
+    pulse: int = 0
+    covered: Coverage = field(default_factory=Coverage)
+
+    @property
+    def reach(self) -> int:
+        """The highest pulse that is there, stable or tentative."""
+        return max(self.pulse, self.covered.last)
+
+    def corrected_by(self, header: UnitHeader) -> bool:
+        """Whether a unit is a stable one of pulses for which there are tentative ones."""
+        return header.stable and self.covered.meets(self.pulse, header.pulse)
+
+    def after(self, header: UnitHeader) -> Mark:
+        """The mark once a unit is there that was not there before."""
+        if not header.stable:
+            return replace(self, covered=self.covered.add(header.since, header.pulse))
+        return Mark(header.number, header.cut_ms, max(self.pulse, header.pulse), self.covered.beyond(header.pulse))
 
 
 def stream_name(stream: StreamId) -> str:

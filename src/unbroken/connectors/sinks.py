@@ -14,11 +14,15 @@ import pyarrow.parquet as pq
 from unbroken.connectors.base import SinkConnector, SinkWriter
 from unbroken.connectors.jsonout import json_lines
 from unbroken.connectors.publish import publish, remove_leftovers
+from unbroken.connectors.tentative_files import TentativeFiles
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.units import UnitHeader
 
 METADATA_KEY = b"unbroken"
-"""The entry of a Parquet file's metadata that holds number, pulse and cut_ms of the unit as JSON."""
+"""The entry of a Parquet file's metadata that holds number, pulse and cut_ms of the unit as JSON.
+
+Of a tentative unit it holds ``since`` and ``pulse``, the pulses it covers, and ``status``.
+"""
 
 
 def unit_file(header: UnitHeader, suffix: str) -> str:
@@ -27,9 +31,10 @@ def unit_file(header: UnitHeader, suffix: str) -> str:
 
 
 class _FileSink(SinkConnector):
-    """A directory with one file per unit."""
+    """A directory with one file per unit, and tentative ones apart from them (`TentativeFiles`)."""
 
     suffix: str
+    tentative = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -40,9 +45,13 @@ class _FileSink(SinkConnector):
         return []
 
     def occupied(self) -> str | None:
-        if self.path.is_dir() and any(self.path.glob(f"*-to-*.{self.suffix}")):
+        if self.path.is_dir() and (any(self.path.glob(f"*-to-*.{self.suffix}")) or self.tentative_files.any()):
             return f"{self.path} holds results of an earlier run"
         return None
+
+    @property
+    def tentative_files(self) -> TentativeFiles:
+        return TentativeFiles(self.path, self.suffix)
 
     @abstractmethod
     def write(self, header: UnitHeader, table: pa.Table, file: BinaryIO) -> None:
@@ -57,21 +66,34 @@ class _FileSink(SinkConnector):
         except OSError as error:
             raise UnbrokenError(f"The directory {self.path} of a sink cannot be made: {error}") from error
         remove_leftovers(self.path)
+        self.tentative_files.tidy_all()
         return FileSinkWriter(self)
 
 
 class FileSinkWriter(SinkWriter):
     """Writes units as files; the file of a unit is also the record that it was delivered.
 
-    A unit without rows needs no file: delivering it again changes nothing either.
+    A unit without rows needs no file: delivering it again changes nothing either. It takes the place of tentative ones
+    as any other does.
     """
 
     def __init__(self, sink: _FileSink) -> None:
         self._sink = sink
+        self._tentative = sink.tentative_files
 
     def deliver(self, header: UnitHeader, table: pa.Table) -> bool:
+        written = table.num_rows == 0 or self._publish(header, table)
+        if self._sink.tentative:
+            # Also if the unit was there: whoever wrote it may have died before this.
+            self._tentative.replace(header)
+        return written
+
+    def deliver_tentative(self, header: UnitHeader, table: pa.Table) -> bool:
         if table.num_rows == 0:
             return True
+        return self._tentative.put(header, lambda file: self._sink.write(header, table, file))
+
+    def _publish(self, header: UnitHeader, table: pa.Table) -> bool:
         name = unit_file(header, self._sink.suffix)
         if publish(self._sink.path, name, lambda file: self._sink.write(header, table, file)):
             return True
@@ -83,6 +105,7 @@ class Parquet(_FileSink):
     """Each unit with rows becomes one Parquet file ``<stream>-<number>.parquet`` in a directory.
 
     The file's metadata says which unit it is (`METADATA_KEY`). Files appear whole, under their final name, once.
+    Tentative units are below ``_tentative``, which readers leave out, until stable ones take their place.
     """
 
     suffix = "parquet"
@@ -108,7 +131,8 @@ class Parquet(_FileSink):
 class JsonLines(_FileSink):
     """Each unit with rows becomes one file ``<stream>-<number>.jsonl`` of JSON lines in a directory.
 
-    Times are ISO-8601, binary is base64, decimals are strings, NaN is null. Files appear whole, once.
+    Times are ISO-8601, binary is base64, decimals are strings, NaN is null. Files appear whole, once; tentative units
+    below ``_tentative``, which readers leave out, until stable ones take their place.
     """
 
     suffix = "jsonl"
@@ -142,15 +166,22 @@ class Console(Client):
     def problems(self) -> list[str]:
         return [] if self.limit >= 1 else [f"The console's limit is {self.limit}; show at least 1 row."]
 
-    def render(self, header: UnitHeader, table: pa.Table) -> str:
+    def render(self, header: UnitHeader, table: pa.Table, correction: bool = False) -> str:
         """What is shown of a unit: a line about it, then its first rows as JSON."""
-        title = f"{header.stream} unit {header.number}, {table.num_rows} rows"
+        if header.stable:
+            title = f"{header.stream} unit {header.number}{' (correction)' if correction else ''}"
+        else:
+            title = f"{header.stream} tentative, pulses {header.since + 1} to {header.pulse}"
+        title += f", {table.num_rows} rows"
         shown = b"".join(json_lines(table.slice(0, self.limit))).decode().splitlines()
         more = table.num_rows - self.limit
         return "\n".join([title, *(f"  {line}" for line in shown), *([f"  and {more} more"] if more > 0 else [])])
 
 
 def _unit(header: UnitHeader) -> dict[str, object]:
+    if not header.stable:
+        home = str(header.stream.home)
+        return {"stream": home, "status": "tentative", "since": header.since, "pulse": header.pulse}
     return {
         "stream": str(header.stream),
         "number": header.number,

@@ -94,7 +94,7 @@ class BucketFeeder(Feeder):
         self._pulse = base.pulse
         self._pending: dict[int, _Pending] = {}
         self._ready: list[UnitHeader] = []
-        self._reached_ms: dict[str, int] = {}
+        self._away_ms: dict[str, int | None] = {}
         self._count()
 
     # --- cutting --------------------------------------------------------------------------------------
@@ -129,8 +129,7 @@ class BucketFeeder(Feeder):
                 lane.steps.append(
                     Step(entry.pulse, mark.cut_ms, start, end, reachable, exhausted, record["front"], entry.final)
                 )
-                if reachable or name not in self._reached_ms:
-                    self._reached_ms[name] = mark.cut_ms
+                self._away_ms[name] = None if reachable else self._away_ms.get(name) or mark.cut_ms
         return self.collect()
 
     def collect(self) -> tuple[UnitHeader, ...]:
@@ -161,15 +160,16 @@ class BucketFeeder(Feeder):
 
     def unreached_ms(self) -> dict[str, int]:
         newest = self._marks[0].cut_ms
-        return {name: newest - reached for name, reached in dict(self._reached_ms).items() if reached < newest}
+        return {name: newest - since for name, since in dict(self._away_ms).items() if since is not None}
 
     def _settle(self, name: str, lane: Lane, closing: Closing) -> None:
         pending = self._pending[closing.step.pulse]
         if closing.bad:
             self._letters.write(name, closing.step.pulse, closing.bad)
         headers: list[UnitHeader] = []
+        last = closing.units[-1][0] if closing.units else 0
         for unit, table in closing.units:
-            headers += self._write(name, unit, pending.mark, table, final=False)
+            headers += self._write(name, unit, pending.mark, table, final=False, fold=last)
         lane.settle(closing)
         self._ready += headers
         pending.states[name] = closing.state

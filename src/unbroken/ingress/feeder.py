@@ -176,7 +176,7 @@ class Feeder:
                 self._letters.write(name, entry.pulse, rows.bad)
             bad_rows += len(rows.bad)
             rows_taken += rows.table.num_rows
-            headers += self._write(name, entry.pulse, mark, rows.table, entry.final)
+            headers += self._write(name, entry.pulse, mark, rows.table, final=entry.final)
         # Only when the pulse is whole: if a source fails, the pulse is read again from the start.
         self.rows += rows_taken
         self.bad_rows += bad_rows
@@ -251,8 +251,11 @@ class Feeder:
     def push_readers(self) -> Mapping[str, PushReader]:
         return {name: reader for name, reader in self._readers.items() if isinstance(reader, PushReader)}
 
-    def _write(self, source: str, number: int, mark: Mark, table: pa.Table, final: bool) -> list[UnitHeader]:
-        """Write one unit of a source, split for its consumers; the entry of ``mark`` makes it whole."""
+    def _write(
+        self, source: str, number: int, mark: Mark, table: pa.Table, *, final: bool, fold: int = 0
+    ) -> list[UnitHeader]:
+        """Write one unit of a source, split for its consumers; the entry of ``mark`` makes it whole, and with it those
+        up to ``fold``."""
         out: list[UnitHeader] = []
         for consumer in self._consumers(source):
             for index, piece in enumerate(split(table, consumer.keys, consumer.shards)):
@@ -267,6 +270,7 @@ class Feeder:
                     final=final,
                     generation=mark.generation,
                     layout=mark.layout,
+                    fold=fold,
                 )
                 path = self._outbox_path(stream, number)
                 if not path.exists():

@@ -16,6 +16,11 @@ FOLDED = 64
 that begins late catches up at once."""
 
 
+TOGETHER = 16
+"""Most pulses that a stable micro-batch takes. All inputs must have all of them, so if another one is away, results of
+so many pulses may wait for it."""
+
+
 @dataclass(frozen=True)
 class Reach:
     """How far a stream is taken: up to ``unit``, which completes ``pulse``, cut at ``cut_ms``; ``final`` if none will
@@ -89,15 +94,29 @@ class PulseCuts:
         return {stream: Reach.of(self.inboxes[stream], unit) for stream, unit in units.items() if unit is not None}
 
     def next(self, start: int) -> int | None:
-        if self.cut(start + 1) is None:
+        number = self.together(start + 1)
+        if number is None or self.cut(number) is None:
             return None
-        number = start + 1
         while number < self.joined and self.cut(number + 1) is not None:
             number += 1
         return number
 
+    def together(self, number: int) -> int | None:
+        """The pulse up to which one micro-batch goes that begins with ``number``; None while that cannot be told.
+
+        Pulses that the last of the inputs has closed at once are taken together: it was away for a while, or the flow
+        was behind, and one large micro-batch is done much sooner than many small ones. All of that is in the units.
+        """
+        if self.cut(number) is None:
+            return None
+        headers = [header for inbox in self.inboxes.values() if (header := inbox.headers.get(number)) is not None]
+        latest = max((header.cut_ms for header in headers), default=0)
+        fold = min((header.fold for header in headers if header.cut_ms == latest), default=0)
+        return max(number, min(fold, number + TOGETHER - 1))
+
     def lacking(self, number: int) -> list[StreamId]:
-        return [stream for stream, inbox in self.inboxes.items() if inbox.completing(number) is None]
+        wanted = self.together(number) or number
+        return [stream for stream, inbox in self.inboxes.items() if inbox.completing(wanted) is None]
 
     def forget(self, through: int) -> None:
         """There is nothing to forget: cuts follow from the inboxes."""

@@ -74,12 +74,12 @@ class Forking:
     def find(self, fork: ReplicaId) -> Fork | None:
         return next((w.fork for w in self.watches.values() if w.fork is not None and w.fork.replica == fork), None)
 
-    def wants(self, replica: ReplicaId) -> int:
-        """From which pulse on a replica wants tentative input, for a subscription; -1: not at all."""
+    def wants(self, replica: ReplicaId, stream: StreamId) -> int:
+        """From which pulse on a replica wants a tentative input, for a subscription; -1: not at all."""
         watch = self.watches.get(replica)
         if watch is None or watch.how.during_failure is Policy.SUSPEND:
             return -1
-        return max(inbox.through for inbox in watch.inputs.values())
+        return max(watch.inputs[stream].through, watch.replica.inboxes[stream].reach)
 
     # --- input ----------------------------------------------------------------------------------------
 
@@ -160,7 +160,8 @@ class Forking:
 
     def _stand(self, watch: Watch, now_ms: float) -> list[Instruction]:
         state = watch.stand(now_ms)
-        if state is watch.state or not self.reconciling.may_turn(watch, state, now_ms):
+        stopped = watch.replica.stopped is not None
+        if stopped or state is watch.state or not self.reconciling.may_turn(watch, state, now_ms):
             return []
         before, watch.state = watch.state, state
         out: list[Instruction] = [Report(self._sentence(watch, before))]
@@ -212,17 +213,17 @@ class Forking:
         return [*fork.forget_questions(), DropReplica(fork.replica)]
 
     def _show(self, watch: Watch, now_ms: float) -> list[Instruction]:
-        """Give out what is due, and drop what stable results have overtaken."""
+        """Drop what stable results have overtaken, and give out what is due."""
         out: list[Instruction] = []
+        if watch.fork is not None:
+            for header in watch.outbox.overtaken(watch.stable):
+                if not self.showing.withdraw(header):
+                    out.append(DropOutbox(watch.fork.replica, header.stream, (header.number,)))
         for results in watch.due(now_ms):
             assert watch.fork is not None
             self.node.counters["tentative_units"] += len(results.headers)
             self.node.counters["tentative_rows"] += sum(header.digest.rows for header in results.headers)
             out += self.showing.show(watch.fork.replica, results.headers, now_ms)
-        if watch.fork is not None:
-            for header in watch.outbox.overtaken(watch.stable):
-                if not self.showing.delivering(header):
-                    out.append(DropOutbox(watch.fork.replica, header.stream, (header.number,)))
         for inbox in watch.inputs.values():
             done = inbox.overtaken(watch.replica.committed)
             if done:

@@ -171,7 +171,7 @@ class Hosting:
         if replica is None or replica.stopped is not None:
             return []
         out: list[Instruction] = [*replica.forget_questions()]
-        if replica.query_failed(now_ms):
+        if replica.resting or replica.query_failed(now_ms):
             return out
         return [*out, *self.stopped(ReplicaStopped(event.replica, event.reason), now_ms)]
 

@@ -85,6 +85,7 @@ class Reconciling:
             if watch.how.during_failure is Policy.SUSPEND or watch.paused:
                 return []
             watch.paused = replica.resting = True
+            replica.restart_ms = None  # one that has just failed is started with the others
             return [*replica.forget_questions(), PauseReplica(replica.replica)]
         if not watch.paused:
             return []

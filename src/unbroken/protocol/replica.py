@@ -241,7 +241,12 @@ class SegmentReplica:
         nothing = UnitHeader(stream, number, number, latest.cut_ms, Digest(0, 0))
         newest = max(found, key=lambda header: header.cut_ms, default=nothing)
         ends = all(reach.final for reach in cut.values())
-        return replace(newest, pulse=self.completed(cut, number), final=ends)
+        folded = number > self.committed + 1 and isinstance(self.cuts, PulseCuts) and self._folds(self.cuts, number)
+        return replace(newest, pulse=self.completed(cut, number), final=ends, fold=number if folded else 0)
+
+    def _folds(self, cuts: PulseCuts, number: int) -> bool:
+        """Whether a micro-batch takes pulses together whose results count one by one."""
+        return number > cuts.joined and cuts.together(self.committed + 1) == number
 
     def check(self) -> None:
         self.gate.check()

@@ -54,7 +54,7 @@ class Showing:
     def show(self, fork: ReplicaId, headers: tuple[UnitHeader, ...], now_ms: float) -> list[Instruction]:
         """Give these results of a fork to everybody who wants them."""
         for header in headers:
-            if header.stream.consumer.part in self.node.topology.tentative_sinks:
+            if self._for_sink(header):
                 at = now_ms + self._rank(header.stream.home.producer) * self.node.settings.hedge_ms
                 self.queues.setdefault(header.stream, []).append((at, fork, header))
         return self.send(fork, headers)
@@ -84,7 +84,10 @@ class Showing:
     def delivered(self, stream: StreamId) -> None:
         self.under_way.pop(stream, None)
 
-    def delivering(self, header: UnitHeader) -> bool:
+    def withdraw(self, header: UnitHeader) -> bool:
+        """A unit is not worth showing any more; whether a sink is being handed it all the same."""
+        waiting = self.queues.get(header.stream, [])
+        self.queues[header.stream] = [entry for entry in waiting if entry[2] != header]
         return self.under_way.get(header.stream) == header
 
     def forget(self, fork: ReplicaId) -> None:
@@ -101,6 +104,12 @@ class Showing:
 
     def wake_times_ms(self) -> list[float]:
         return [waiting[0][0] for stream, waiting in self.queues.items() if waiting and stream not in self.under_way]
+
+    def _for_sink(self, header: UnitHeader) -> bool:
+        """Whether a sink takes a unit: a tentative one, of the generation of code whose results count for it."""
+        stream, topology = header.stream.home, self.node.topology
+        takes = stream.consumer.part in topology.tentative_sinks - topology.client_sinks
+        return takes and topology.counts(stream.producer.part, header.generation)
 
     def _rank(self, shard: ShardId) -> int:
         """How many replicas of a shard deliver before the one that is here."""

@@ -85,7 +85,7 @@ class Subscriptions:
             joined, left = feed.update(self._preferred(stream, replica.replica))
             after = replica.inboxes[stream].available
             out += [Send(node, Unsubscribe(stream, name)) for node in left if node in self.node.links]
-            heard = self.node.forking.wants(replica.replica)
+            heard = self.node.forking.wants(replica.replica, stream)
             out += [Send(node, Subscribe(stream, name, after, heard)) for node in joined]
         return out
 

@@ -94,14 +94,12 @@ class TentativeOutbox:
     def add(self, results: Results) -> None:
         self.waiting.append(results)
 
-    def release(self, came_before_ms: float, stable: int) -> list[Results]:
-        """Give out what came early enough and is not overtaken."""
+    def release(self, came_before_ms: float) -> list[Results]:
+        """Give out what came early enough."""
         out: list[Results] = []
         while self.waiting and self.waiting[0].came_ms <= came_before_ms:
-            results = self.waiting.pop(0)
-            if results.pulse > stable:
-                out.append(results)
-                self.through = max(self.through, results.pulse)
+            out.append(self.waiting.pop(0))
+            self.through = max(self.through, out[-1].pulse)
         self.given += out
         return out
 

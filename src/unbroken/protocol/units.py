@@ -57,6 +57,9 @@ class UnitHeader:
 
     A unit that is not ``stable`` was made without part of its input. It covers the pulses after ``since`` up to
     ``pulse``, and stable units of these pulses take its place; its number only counts the units of its own maker.
+
+    ``fold`` is the last of the units of a stream that came into being together with it, whose cut times are the same;
+    where units always come alone it is 0.
     """
 
     stream: StreamId
@@ -70,6 +73,7 @@ class UnitHeader:
     generation: int = 1
     layout: int = 0
     since: int = 0
+    fold: int = 0
 
     def to_bytes(self) -> bytes:
         value = {
@@ -84,6 +88,7 @@ class UnitHeader:
             "generation": self.generation,
             "layout": self.layout,
             "since": self.since,
+            "fold": self.fold,
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -102,4 +107,5 @@ class UnitHeader:
             generation=int(value["generation"]),
             layout=int(value.get("layout", 0)),
             since=int(value.get("since", 0)),
+            fold=int(value.get("fold", 0)),
         )

@@ -71,7 +71,7 @@ class Watch:
     def blocked(self) -> bool:
         """Whether the next micro-batch lacks input, of which some has come."""
         replica = self.replica
-        if replica.final is not None or replica.cuts.cut(replica.committed + 1) is not None:
+        if replica.final is not None or replica.cuts.next(replica.committed) is not None:
             return False
         return bool(self.came)
 
@@ -182,7 +182,7 @@ class Watch:
         if self.state is Consistency.STABLE or self._policy is Policy.SUSPEND:
             return []
         before = now_ms if self._policy is Policy.PROCESS else now_ms - self.how.patience_ms
-        return self.outbox.release(before, self.stable)
+        return self.outbox.release(before)
 
     def wake_times_ms(self) -> list[float]:
         times: list[float] = []

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ class CutInfo:
     layout: int = 0
     stable: bool = True
     since: int = 0
+    fold: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,12 +146,24 @@ class QueryRunner:
         # One select and one action: Spark analyses every further step, and runs the micro-batch again for every
         # further action.
         table = frame.select("*", *self._marks).toArrow()
-        headers: list[UnitHeader] = []
+        headers = self._passed_over(table, batch, number, info) if info.fold else []
         for i, consumer in enumerate(self._consumers):
             for shard, piece in enumerate(self._split(table, i, consumer.shards)):
                 stream = StreamId(self.replica.shard, ShardId(consumer.part, shard))
                 headers.append(self._write(stream, number, piece, info))
         self._around.produced(self.replica, number, tuple(headers), watermark_before(self.checkpoint, batch))
+
+    def _passed_over(self, table: pa.Table, batch: int, number: int, info: CutInfo) -> list[UnitHeader]:
+        """The units before the last one of a micro-batch that takes several: all results are in the last."""
+        before = int(offset_at(self.checkpoint, batch - 1)["cut"]) if batch else self._base
+        headers: list[UnitHeader] = []
+        for between in range(before + 1, number):
+            facts = replace(info, pulse=between, final=False)
+            for i, consumer in enumerate(self._consumers):
+                for shard, piece in enumerate(self._split(table.slice(0, 0), i, consumer.shards)):
+                    stream = StreamId(self.replica.shard, ShardId(consumer.part, shard))
+                    headers.append(self._write(stream, between, piece, facts))
+        return headers
 
     def _look_for_consumers(self) -> None:
         """Who reads the rows may change between micro-batches, when other code comes to run beside this."""
@@ -174,7 +187,7 @@ class QueryRunner:
         digest = digest_of(piece, self._floats)
         rows = piece.drop_columns([HASH_COLUMN])
         facts = (info.pulse, info.cut_ms, digest, rows.nbytes, info.stable, info.final, info.generation, info.layout)
-        header = UnitHeader(stream, number, *facts, info.since)
+        header = UnitHeader(stream, number, *facts, info.since, info.fold)
         path = self._around.store.outbox_path(self.replica, stream, number)
         if not os.path.exists(path):
             self._around.store.write(path, encode_unit(header, rows))

@@ -96,6 +96,7 @@ class Link:
         self._closed = threading.Event()
         self._reader: Any = None
         self._heard = time.monotonic()
+        self._last_word = float("-inf")
         self._thread = threading.Thread(target=self._run, name=f"to-{peer}", daemon=True)
 
     def start(self) -> None:
@@ -122,6 +123,10 @@ class Link:
             log.warning("nothing heard from %s for %.1f s", self.peer, self._timeout_s)
             self._heard = time.monotonic()
             self.drop()
+
+    def silence_s(self) -> float:
+        """How long nothing has been heard from the peer, over this connection or an earlier one."""
+        return time.monotonic() - self._last_word
 
     def close(self) -> None:
         # The thread that reads notices, and ends the rest: ending the stream from here as well would end it twice,
@@ -164,7 +169,7 @@ class Link:
             sender.start()
             while True:
                 chunk = reader.read_chunk()
-                self._heard = time.monotonic()
+                self._heard = self._last_word = time.monotonic()
                 if chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == GOODBYE:
                     return
                 if not up:

@@ -30,8 +30,8 @@ MORE = b"more"
 PIECE_BYTES = 1 << 20
 """A unit is sent in pieces, each of which is a sign of life: a large one must not look like silence on a slow line."""
 
-GOODBYE_S = 5.0
-"""How long a peer may take to close its side of a link that this side has ended."""
+SHUTDOWN_S = 5.0
+"""How long peers may take to close their side of the links that a server which closes has ended."""
 
 OUTGOING_LIMIT = 4096
 """Units queued by name for one peer. The protocol's send window keeps it far below; a peer that reaches it
@@ -76,6 +76,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         self._service = service
         self._heartbeat_s = heartbeat_s
         self._outgoing: dict[str, Outgoing] = {}
+        self._ending: threading.Thread | None = None
         # Reentrant: what a message leads to may be sent at once, over the same server.
         self._lock = threading.RLock()
         self._actions: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -121,15 +122,26 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         finally:
             self._close(peer, outgoing)
             self._say_goodbye(writer)
-            incoming.join(timeout=GOODBYE_S)
+            # However long that takes: what the thread reads from is freed with the end of this call, and reading from
+            # it then aborts the process. A peer that cannot be reached ends it once it can, or when TCP gives up.
+            incoming.join()
 
     def close(self) -> None:
-        """End every link and stop serving."""
+        """End every link and stop serving; see ``stuck`` for peers that do not take notice of it."""
         with self._lock:
             links = dict(self._outgoing)
         for peer, outgoing in links.items():
             self._close(peer, outgoing)
-        self.shutdown()
+        self._ending = threading.Thread(target=self.shutdown, name="shutdown", daemon=True)
+        self._ending.start()
+        self._ending.join(timeout=SHUTDOWN_S)
+        if self.stuck:
+            log.warning("a peer that cannot be reached has not closed its link within %.0f s", SHUTDOWN_S)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether links of peers that cannot be reached keep a closed server from ending."""
+        return self._ending is not None and self._ending.is_alive()
 
     def do_action(self, context: Any, action: Any) -> Any:
         handler = self._actions.get(action.type)
