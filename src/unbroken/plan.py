@@ -78,6 +78,7 @@ def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:
     strategies = {name: segment.strategy() for name, segment in flow.segments.items()}
     replicas = {name: strategy.running for name, strategy in strategies.items()}
     replicas[INGRESS.part] = max(strategy.nodes for strategy in strategies.values())
+    available = available_segments(flow)
     return Topology(
         sources=tuple(flow.sources),
         segments={name: flow.segments[name].shards for name in order},
@@ -90,8 +91,10 @@ def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:
         whole=flow.settings.pairs == "cluster",
         led=led_segments(flow),
         bucketed=bucketed(flow),
-        availability={name: how.protocol() for name, how in available_segments(flow).items()},
-        tentative_sinks=frozenset(name for name, sink in flow.sinks.items() if sink.connector.tentative),
+        availability={name: how.protocol() for name, how in available.items()},
+        tentative_sinks=frozenset(
+            name for name, sink in flow.sinks.items() if sink.connector.tentative and sink.input in available
+        ),
     )
 
 

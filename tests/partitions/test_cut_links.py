@@ -28,6 +28,7 @@ FURTHER = 10
 """Results during a cut: at one per pulse more time than any time-out that is involved takes."""
 
 NOTICED_S = 60.0
+LINK_TIMEOUT_S = 2.0
 GAP_S = 3.0
 """A gap worth mentioning. A pulse takes half a second, and twice that while others compute on the same cores."""
 
@@ -147,8 +148,10 @@ def test_a_client_cut_from_everybody_misses_nothing(running: Flow) -> None:
 def test_an_ingress_leader_cut_from_the_other_nodes_is_replaced(running: Flow) -> None:
     with running.trial():
         leader = running.in_sync().leader
-        running.cut(leader, *running.nodes_but(leader))
+        since = running.cut(leader, *running.nodes_but(leader))
         running.live.wait_further(FURTHER, RESULTS_S)
+        assert running.live.longest_gap_s(since) < LINK_TIMEOUT_S + GAP_S
+        assert running.in_sync().leader != leader
 
 
 @needs_namespaces

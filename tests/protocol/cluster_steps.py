@@ -42,11 +42,12 @@ from unbroken.protocol.upgrade import coming_shards
 Action = tuple[Any, ...]
 """What can happen next: the name of a ``do_`` method and its arguments."""
 
-GATE_WAIT_MS = 30.0
 
 
 class ClusterSteps(ClusterEffects):
-    """A cluster in which nothing happens unless ``perform`` is called."""
+    """A cluster in which nothing happens unless ``perform`` is called. A question to the gate waits ``gate_wait_ms``."""
+
+    gate_wait_ms = 30.0
 
     def enabled(self) -> list[Action]:
         """Every step that is not a fault, in an order that depends on nothing but the state."""
@@ -203,7 +204,7 @@ class ClusterSteps(ClusterEffects):
         instance = spark.instances[len(spark.answers)]
         spark.ticket = next(self.serial)
         noted = spark.disk.cuts.get(spark.committed, {})
-        question = GateAsked(replica, instance, spark.committed, spark.ticket, self.now + GATE_WAIT_MS, noted)
+        question = GateAsked(replica, instance, spark.committed, spark.ticket, self.now + self.gate_wait_ms, noted)
         self.handle(name, question)
 
     def _process(self, node: SimNode, spark: FakeSpark, number: int) -> None:

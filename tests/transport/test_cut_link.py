@@ -10,7 +10,7 @@ import pytest
 
 from partitions.proxy import Proxies
 from support import wait_until
-from transport.links import HEARTBEAT_S, TOKEN, Service, Watched, threads_of
+from transport.links import HEARTBEAT_S, TIMEOUT_S, TOKEN, Service, Watched, threads_of
 from unbroken.protocol.messages import Ping
 from unbroken.transport import server as server_module
 from unbroken.transport.server import NodeServer
@@ -77,10 +77,13 @@ def test_a_link_that_is_replaced_during_a_cut_is_served_until_its_end_is_heard_o
 def test_a_link_comes_back_after_a_cut(network: Proxies, server: Counting, service: Service) -> None:
     with Watched(network.way("me", "server", server.port), "server") as watched:
         watched.wait_for("up")
+        assert watched.link.silence_s() < TIMEOUT_S
         network.cut("me", "server")
         watched.wait_for("up", "lost", deadline_s=DEADLINE_S)
+        assert watched.link.silence_s() > TIMEOUT_S
         network.heal("me", "server")
         watched.wait_for("up", "lost", "up", deadline_s=DEADLINE_S)
+        assert watched.link.silence_s() < TIMEOUT_S
         watched.link.send(Ping(1))
         wait_until(lambda: ("me", Ping(1)) in service.messages, DEADLINE_S, "a message over the link")
     wait_until(lambda: not threads_of("me"), DEADLINE_S, "the threads of the link to end")

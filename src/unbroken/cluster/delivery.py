@@ -89,6 +89,11 @@ class SinkWorkers:
                 if failure is None:
                     self._post(SinkDelivered(header.stream, header.number))
                     return
+                if not header.stable:
+                    # A stable unit will take its place, and must not wait behind it.
+                    log.warning("a tentative unit of %s is left out: %s", header.stream, failure)
+                    self._post(SinkDelivered(header.stream, header.number))
+                    return
                 if job.once:
                     self._post(SinkFailed(header.stream, header.number, failure))
                     return

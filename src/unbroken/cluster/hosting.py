@@ -132,8 +132,11 @@ class Hosting:
 
     def _sinks_of(self, replica: ReplicaId) -> list[tuple[StreamId, SinkConnector]]:
         """The streams of a replica that are written to sinks."""
-        sinks = self._node.flow.sinks
-        outputs = self._node.programs.topology.outputs(replica.shard)
+        sinks, topology = self._node.flow.sinks, self._node.programs.topology
+        outputs = topology.outputs(replica.shard)
+        for name, sink in sinks.items():
+            # One that is never handed anything tentative leaves no trace of it.
+            sink.connector.tentative = name in topology.tentative_sinks
         found = [(stream, sinks[stream.consumer.part].connector) for stream in outputs if stream.consumer.part in sinks]
         return [(stream, connector) for stream, connector in found if not connector.client]
 

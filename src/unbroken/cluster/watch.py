@@ -142,7 +142,7 @@ def _show(console: ConsoleSink, subscription: Subscription, out: Console, timeou
     """Print the next result, if there is one."""
     result = subscription.next(timeout_s)
     if result is not None and result.table.num_rows:
-        out.print(console.render(result.header, result.table), highlight=False, markup=False)
+        out.print(console.render(result.header, result.table, result.correction), highlight=False, markup=False)
     return result is not None
 
 

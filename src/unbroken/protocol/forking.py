@@ -151,6 +151,7 @@ class Forking:
         out, self.orphans = self.orphans, []
         for watch in self.watches.values():
             watch.forget()
+            watch.warned = watch.warned and self._warned(watch)
             watch.look(now_ms)
             out += self._stand(watch, now_ms)
             out += self._keep_fork(watch, now_ms)
@@ -258,8 +259,29 @@ class Forking:
         return Health(watch.replica.replica, watch.state, watch.given)
 
     def _concerned(self, replica: ReplicaId) -> set[NodeId]:
-        """The nodes with siblings of a replica."""
-        return self.node.hosting.concerned(replica.shard) & self.node.links
+        """The nodes with siblings of a replica, and with those that read its results."""
+        node = self.node
+        readers = {
+            name
+            for stream in node.topology.outputs(replica.shard)
+            for name in node.layout.working_nodes_of(stream.consumer)
+        }
+        return (node.hosting.concerned(replica.shard) | readers) & node.links
+
+    def heard(self, message: Health) -> None:
+        """How the results of a replica stand elsewhere: whoever reads them gets ready in time."""
+        self.reconciling.heard(message)
+        for watch in self.watches.values():
+            watch.warned = self._warned(watch)
+
+    def _warned(self, watch: Watch) -> bool:
+        return any(self._failing(shard) for shard in {stream.producer for stream in watch.inputs})
+
+    def _failing(self, shard: ShardId) -> bool:
+        """Whether no replica of a shard has all of its input."""
+        known = self.reconciling.siblings
+        full = self.node.layout.full(shard)
+        return bool(full) and all(known.get(replica) is Consistency.UP_FAILURE for replica in full)
 
     def subscribed(self, sender: NodeId, message: Subscribe) -> list[Instruction]:
         """Somebody reads a stream; what was given out and is not replaced is sent again."""

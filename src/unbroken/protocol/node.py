@@ -286,7 +286,7 @@ class NodeProtocol:
                 self.ahead[message.replica] = message.ahead
                 return []
             case Health():
-                self.forking.reconciling.heard(message)
+                self.forking.heard(message)
                 return []
             case Ping():
                 return [Send(event.sender, Pong(message.number))]

@@ -11,8 +11,16 @@ from unbroken.protocol.replica import SegmentReplica
 from unbroken.protocol.tentative import Results, TentativeInbox, TentativeOutbox
 
 PREPARED = 1 / 3
-"""Share of the patience with missing input after which a fork is made. It takes one or two seconds until that has its
-first results, and those are to be there when the patience is over; until then nobody sees them."""
+EARLIEST = 1 / 20
+"""Shares of the patience with missing input after which a fork is made at the latest, and at the earliest. It takes one
+or two seconds until it has its first results, and those are to be there when the patience is over; until then nobody
+sees them."""
+
+UNUSUAL = 2.0
+"""How many times longer than usual input has to be missing before a fork is worth making."""
+
+FADING = 0.99
+"""What remains of the longest usual wait with every unit."""
 
 CLOSE = 2
 """Pulses by which a replica may be behind and still need no fork beside it."""
@@ -24,7 +32,8 @@ class Watch:
 
     ``came`` is when the first piece of a pulse came, in the order in which they did, for pulses that are not
     ``processed``; ``newest`` is the highest of them. Nothing is late before the replica is ``warm``: it has
-    processed so many units, or has had so much time. A fork that failed is not tried
+    processed so many units, or has had so much time. ``usual_ms`` is how long input is missing when nothing is wrong;
+    ``warned`` says that all replicas of a producer lack input themselves. A fork that failed is not tried
     again before ``not_before_ms``. While ``paused``, the query of the replica itself rests. ``told`` is what others
     have heard of it.
 
@@ -42,6 +51,8 @@ class Watch:
     warm: bool = False
     came: dict[int, float] = field(default_factory=dict)
     newest: int = 0
+    usual_ms: float = 0.0
+    warned: bool = False
     processed: int = -1
     outbox: TentativeOutbox = field(default_factory=TentativeOutbox)
     fork: Fork | None = None
@@ -49,6 +60,7 @@ class Watch:
     not_before_ms: float = 0.0
     paused: bool = False
     stalled: bool = False
+    waits_since: float | None = None
     healed_ms: float | None = None
     seen_ms: float = 0.0
     failures: int = 0
@@ -103,6 +115,12 @@ class Watch:
         """Whether anything tentative has come that a stable unit has not replaced yet."""
         return any(inbox.units for inbox in self.inputs.values())
 
+    @property
+    def prepared_ms(self) -> float:
+        """How long input has to be missing before a fork is made: sooner where it is seldom late."""
+        patience = self.how.patience_ms
+        return min(patience * PREPARED, max(patience * EARLIEST, self.usual_ms * UNUSUAL))
+
     def since_ms(self) -> float | None:
         """Since when input waits for other input that is missing."""
         return next(iter(self.came.values())) if self.blocked else None
@@ -138,7 +156,10 @@ class Watch:
             self.opened_ms = now_ms if self.opened_ms is None else self.opened_ms
             units, time_ms = self.warm_up
             self.warm = self.replica.produced >= self.began + units or now_ms >= self.opened_ms + time_ms
-        self.stalled = self.warm and since is not None and now_ms >= since + self.how.patience_ms * PREPARED
+        if since is None and self.waits_since is not None and self.state is Consistency.STABLE:
+            self.usual_ms = max(now_ms - self.waits_since, self.usual_ms * FADING)
+        self.waits_since = since
+        self.stalled = self.warm and since is not None and now_ms >= since + self.prepared_ms
 
     def stand(self, now_ms: float) -> Consistency:
         """How the results stand at this moment."""
@@ -160,18 +181,18 @@ class Watch:
     def wants_fork(self, now_ms: float) -> bool:
         """Whether a fork is to be made: one that has a state to begin with, and something to do."""
         replica = self.replica
-        if self.fork is not None or not self.blocked or now_ms < self.not_before_ms:
+        if self.fork is not None or now_ms < self.not_before_ms or not (self.blocked or self.warned):
             return False
         if replica.stopped is not None or self._policy is Policy.SUSPEND:
             return False
         waits = self.paused or any(question.start == replica.committed for question in replica.waiting)
-        return waits and self.warm and (self.stalled or self.uncertain)
+        return waits and self.warm and (self.stalled or self.uncertain or self.warned)
 
     def needs_fork(self) -> bool:
         """Whether the fork that is there still has a purpose."""
         if self._policy is Policy.SUSPEND:
             return False
-        return self.blocked or self.state is not Consistency.STABLE
+        return self.blocked or self.warned or self.state is not Consistency.STABLE
 
     def hold(self) -> bool:
         """Whether the fork should take nothing more: its replica is about to have the results itself."""
@@ -188,7 +209,7 @@ class Watch:
         times: list[float] = []
         since, patience = self.since_ms(), self.how.patience_ms
         if since is not None:
-            times += [since + patience * PREPARED, since + patience, self.not_before_ms]
+            times += [since + self.prepared_ms, since + patience, self.not_before_ms]
             times += [] if self.warm or self.opened_ms is None else [self.opened_ms + self.warm_up[1]]
         if self.outbox.waiting and self._policy is Policy.DELAY:
             times.append(self.outbox.waiting[0].came_ms + patience)

@@ -1,0 +1,99 @@
+"""A node that is probably the one that is cut off lets the others decide about the ingress first."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from support import wait_until
+from unbroken.cluster import node as node_module
+from unbroken.cluster.links import Links
+from unbroken.cluster.node import Node
+from unbroken.config import Settings
+from unbroken.protocol.ids import ReplicaId
+from unbroken.protocol.ingress import InSync, ProposeInSync
+from unbroken.protocol.layout import INGRESS
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A link of which only the silence matters."""
+
+    ago_s: float
+
+    def silence_s(self) -> float:
+        return self.ago_s
+
+
+def links(**ago_s: float) -> Links:
+    """Links to members of the flow, by how long ago they were heard; a capital letter is one that has left."""
+    members = {name: None for name in (*ago_s, "me") if name.islower()}
+    node = SimpleNamespace(name="me", members=members, settings=Settings(heartbeat=200))
+    made = Links(cast(Node, node))
+    made._links.update({name: cast(Any, Heard(ago)) for name, ago in ago_s.items()})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("heard", "cut_off"),
+    [
+        ({"lost": 2.0, "third": 2.0}, True),
+        ({"lost": 2.0, "third": 0.1}, False),
+        ({"lost": 2.0}, False),
+        ({"lost": 2.0, "third": NEVER}, True),
+        ({"lost": 2.0, "third": 0.1, "fourth": 2.0}, False),
+        ({"lost": 2.0, "third": 0.1, "fourth": 2.0, "fifth": 2.0}, True),
+        # Killed together: their last words are a moment old.
+        ({"lost": 0.1, "third": 0.1}, False),
+        ({"lost": 2.0, "GONE": 60.0}, False),
+    ],
+)
+def test_who_hears_fewer_than_half_of_the_others_is_cut_off(heard: dict[str, float], cut_off: bool) -> None:
+    assert links(**heard).cut_off({"lost"}) is cut_off
+
+
+@dataclass
+class Asking:
+    """A member of an ingress of two that has lost the other one."""
+
+    hears_others: bool
+    name: str = "me"
+    asked: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        sync = InSync(1, "lost", frozenset({"me", "lost"}), 1)
+        self.protocol = SimpleNamespace(sync=sync, ingress=ReplicaId(INGRESS, 0))
+        self.links = links(lost=2.0, third=0.1 if self.hears_others else 2.0)
+        self.coordination = self
+
+    def tell(self, sentence: str) -> None:
+        """Nobody listens."""
+
+    def propose(self, proposal: ProposeInSync, replica: ReplicaId) -> None:
+        assert proposal.proposal.members == {"me"} and replica == ReplicaId(INGRESS, 0)
+        self.asked.append(time.monotonic())
+
+    def ask(self) -> None:
+        alone = InSync(2, "me", frozenset({"me"}), 1)
+        Node._propose(cast(Node, self), ProposeInSync(alone, 1))
+
+
+def test_who_hears_the_others_asks_at_once() -> None:
+    asking = Asking(hears_others=True)
+    asking.ask()
+    assert len(asking.asked) == 1
+
+
+def test_who_is_cut_off_asks_late_but_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "HELD_BACK_S", 0.2)
+    asking = Asking(hears_others=False)
+    since = time.monotonic()
+    asking.ask()
+    wait_until(lambda: asking.asked, 10, "the question")
+    assert asking.asked[0] - since >= 0.2
