@@ -139,14 +139,15 @@ def test_micro_batches_are_told_without_their_waiting() -> None:
 STREAMS = tuple(Stream(90_000, 300, number) for number in range(3))
 
 
-def result(pulse: int, *, since: int | None = None, grid: Grid = GRID, correction: bool = False) -> Result:
+def result(pulse: int, *, since: int | None = None, begin: int | None = None, correction: bool = False) -> Result:
+    """A unit of rows of its bucket, or of all after ``begin``; one that is tentative, after ``since``, lacks some."""
     is_stable = since is None
-    streams = STREAMS if is_stable else STREAMS[:2]
-    wanted = expected(streams, grid.end_ms(pulse - 1 if since is None else since), grid.end_ms(pulse))
+    first = next((each for each in (begin, since) if each is not None), pulse - 1)
+    wanted = expected(STREAMS if is_stable else STREAMS[:2], GRID.end_ms(first), GRID.end_ms(pulse))
     rows = [(*place, *values[:2], values[2] if is_stable else 0, values[-1]) for place, values in wanted.items()]
     names = ("w", "k", "n0", "n1", "n2", "total")
     columns: dict[str, Any] = {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-    table = pa.table({**columns, "newest_ms": [grid.end_ms(pulse) - 1] * len(rows)})
+    table = pa.table({**columns, "newest_ms": [GRID.end_ms(pulse) - 1] * len(rows)})
     header = UnitHeader(SHARD, pulse, pulse, 0, Digest(len(rows), 0), stable=is_stable, since=since or 0)
     return Result(header, table, 0.0, correction)
 
@@ -188,6 +189,23 @@ def test_stable_results_are_compared_in_windows_that_are_whole() -> None:
     reader.tables[early] = reader.tables[early].slice(5)
     found = reader.judge(STREAMS, failure)
     assert found["wrong"] == reader.tables[wrong].num_rows and found["lost"] == 0
+
+
+def test_the_results_of_pulses_that_were_processed_together_are_in_the_last_of_them() -> None:
+    """So it is after a failure, when many buckets come at once."""
+    whole = WINDOW_MS // BUCKET
+    events = [(GRID.end_ms(p) + 10.0, result(p)) for p in range(1, whole + 15)]
+    reader, failure = reader_of(*events), Failure(1.0, 0, 1, 2, 10**9)
+    first, last = whole + 3, whole + 13
+    reader.tables[last] = result(last, begin=first - 1).table
+    for pulse in range(first, last + 1):
+        reader.folds[pulse] = last
+        if pulse < last:
+            reader.tables[pulse] = reader.tables[pulse].slice(0, 0)
+    found = reader.judge(STREAMS, failure)
+    assert found["lost"] == found["wrong"] == found["duplicated"] == 0
+    reader.tables[first] = result(first).table
+    assert reader.judge(STREAMS, failure)["duplicated"] == reader.tables[first].num_rows
 
 
 def test_a_stable_unit_that_did_not_come_is_missing() -> None:

@@ -61,6 +61,7 @@ SETTINGS = ProtocolSettings(
     grace_ms=50,
     ring_period_ms=0,
     warm_units=0,
+    standing_ms=0,
 )
 """The ring is off: no decision here depends on it, and its pings would make most of the steps of a schedule."""
 
@@ -153,7 +154,7 @@ class ClusterEffects:
         self.orphans: deque[tuple[Write, ReplicaId | None]] = deque()
         self.snapshots: dict[ShardId, ReplicaDisk] = {}
         self.saving: set[int] = set()
-        self.units: dict[tuple[StreamId, int, int], int] = {}
+        self.units: dict[tuple[StreamId, int, int], tuple[int, int, int]] = {}
         self.entries: dict[int, Entry] = {}
         self.finals: dict[ShardId, int] = {}
         self.logs = {shard: SimOrders(shard) for part in topology.led for shard in topology.shards(part)}
@@ -367,19 +368,22 @@ class ClusterEffects:
         layout: int,
         faithful: bool = True,
         pulse: int | None = None,
+        cut_ms: int | None = None,
+        fold: int = 0,
     ) -> UnitHeader:
         """Agreement, determinism, stability: the same unit has the same content wherever it is produced, except by
         code that has begun again with another copy of its predecessor's state."""
+        done = number if pulse is None else pulse
+        cut = done if cut_ms is None else cut_ms
         if faithful:
-            known = self.units.setdefault((stream, number, disk.copy), content)
-            assert known == content, f"unit {number} of {stream} is produced with another content"
+            known = self.units.setdefault((stream, number, disk.copy), (content, cut, fold))
+            assert known == (content, cut, fold), f"unit {number} of {stream} is produced with another content"
         elif (stream, number) in disk.outbox:
             return disk.outbox[stream, number][0]  # what is there is right
         digest = digest_of(content)
         if final:
             self.finals[stream.producer] = number
-        done = number if pulse is None else pulse
-        header = UnitHeader(stream, number, done, done, digest, 1, True, final, generation, layout)
+        header = UnitHeader(stream, number, done, cut, digest, 1, True, final, generation, layout, fold=fold)
         disk.outbox[stream, number] = (header, content)
         return header
 

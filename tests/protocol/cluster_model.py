@@ -18,7 +18,7 @@ from protocol.sim_programs import Lane, generation_asked, lane_of, layout_asked
 from protocol.sim_sinks import OnceSink
 from unbroken.protocol.events import PushArrived, QueryFailed, ReplicaStopped, SinkFailed
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of, segment_of
-from unbroken.protocol.ingress import Entry, ProposeInSync
+from unbroken.protocol.ingress import ProposeInSync
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.replica import RESTARTS
 from unbroken.protocol.strategy import Ha
@@ -448,11 +448,7 @@ class Cluster(ClusterSteps):
         agreed = max((entry.pulse for entry in self.entries.values()), default=0)
         assert agreed >= self.pulses and agreed == self.ended(), f"only {agreed} of {self.pulses} pulses were agreed"
         assert sorted(self.entries) == list(range(1, len(self.entries) + 1)), "the ingress log has a hole"
-        reference = (
-            led_reference(self.topology, self.entries, self.logs)
-            if self.topology.led
-            else self.programs.reference(self.agreed())
-        )
+        reference = self.reference()
         if isinstance(self.sink, OnceSink):
             self.sink.check(reference, self._excused)
             return
@@ -462,9 +458,11 @@ class Cluster(ClusterSteps):
             assert parts[0] == parts[1], f"{lane} got units of {parts[0]}, not of {parts[1]}"
             assert found == expected, f"{lane} is not what it would be without faults"
 
-    def agreed(self) -> dict[int, Entry]:
-        """The entries of the ingress log, from which all else follows."""
-        return self.entries
+    def reference(self) -> dict[Lane, list[tuple[str, int]]]:
+        """What the sinks would hold without faults."""
+        if self.topology.led:
+            return led_reference(self.topology, self.entries, self.logs)
+        return self.programs.reference(self.entries)
 
     def _excused(self, lane: Lane, part: str, number: int) -> bool:
         """Whether a unit may be missing where units are delivered at most once: its sink failed with it, its replica

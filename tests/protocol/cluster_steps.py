@@ -13,7 +13,7 @@ from itertools import permutations
 from typing import Any
 
 from protocol.cluster_effects import ClusterEffects, SimNode, Transfer
-from protocol.model_parts import Exchange, FakeSpark, Window, memory_of, source_unit
+from protocol.model_parts import Exchange, FakeSpark, Window, memory_of, no_rows, source_unit
 from protocol.sim_programs import Origin, generation_asked, lane_of, layout_asked, pulse_body
 from unbroken.protocol.events import (
     FetchFailed,
@@ -222,14 +222,18 @@ class ClusterSteps(ClusterEffects):
         topology = self.programs.topology(spark.consumers)
         strategy, before = memory_of(topology, shard.part), disk.states[spark.committed]
         watermark = before.watermark(number, strategy) if isinstance(before, Window) else 0
-        outputs = spark.process(contents, topology.outputs(shard), strategy)
+        outputs = spark.process(contents, topology.outputs(shard), strategy, together=header.fold > 0)
         headers = []
         for stream, content in outputs.items():
             box = node.protocol.outboxes.boxes.get(stream)
             # What is processed again to build a state is not for anybody.
             faithful = spark.corrupt_from is None and (box is None or number > max(box.base, disk.valid))
-            facts = (header.final, header.generation, header.layout, faithful, header.pulse)
-            headers.append(self.write_unit(disk, stream, number, content, *facts))
+            facts = (header.generation, header.layout, faithful)
+            cut = {"cut_ms": header.cut_ms, "fold": header.fold}
+            for between in range(spark.committed + 1, number) if header.fold else ():
+                nothing = no_rows(stream, between)
+                headers.append(self.write_unit(disk, stream, between, nothing, False, *facts, between, **cut))
+            headers.append(self.write_unit(disk, stream, number, content, header.final, *facts, header.pulse, **cut))
         self.handle(node.me, Produced(spark.replica, number, tuple(headers), watermark))
 
     def _cut_contents(self, spark: FakeSpark, inputs: Sequence[StreamId]) -> dict[StreamId, list[int]]:
@@ -311,19 +315,20 @@ class ClusterSteps(ClusterEffects):
         rows, node.pushed, node.cut = (entry.body, *node.pushed), [], entry.pulse
         topology = self.programs.topology(node.generations)
         facts = (generation_asked(entry), layout_asked(entry))
-        headers = [
-            self.write_unit(disk, stream, number, source_unit(stream, of_unit), final, *facts)
-            for source in topology.sources
-            for number, of_unit, final in self.source_units(source, entry, rows)
-            for stream in topology.outputs(ShardId(source, 0))
-        ]
+        headers = []
+        for source in topology.sources:
+            units = self.source_units(source, entry, rows)
+            fold = max(units) if len(units) > 1 else 0
+            for number, taken in units.items():
+                ends = entry.final and number == max(units)
+                cut = {"cut_ms": entry.pulse, "fold": fold}
+                for stream in topology.outputs(ShardId(source, 0)):
+                    headers.append(self.write_unit(disk, stream, number, source_unit(stream, taken), ends, *facts, **cut))
         self.handle(node.me, Produced(replica, entry.pulse, tuple(headers)))
 
-    def source_units(
-        self, _source: str, entry: Entry, rows: tuple[bytes, ...]
-    ) -> Iterator[tuple[int, tuple[bytes, ...], bool]]:
-        """The units that a source makes with an entry of the log: number, rows, and whether it is the last."""
-        yield entry.pulse, rows, entry.final
+    def source_units(self, _source: str, entry: Entry, rows: tuple[bytes, ...]) -> dict[int, tuple[bytes, ...]]:
+        """The units that a source makes with an entry of the log."""
+        return {entry.pulse: rows}
 
     def do_sink(self, name: NodeId, stream: StreamId) -> None:
         node = self.nodes[name]

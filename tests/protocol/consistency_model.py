@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 from protocol.cluster_effects import SETTINGS, SimNode, instances_of
 from protocol.cluster_model import Action, Cluster
 from protocol.model_parts import FakeSpark
+from protocol.sim_buckets import bucket_body, bucketed_reference, buckets_of
 from protocol.sim_disk import ReplicaDisk
-from protocol.sim_programs import lane_of, pulse_body
+from protocol.sim_programs import Lane, lane_of
 from protocol.sim_tentative import TentativeSink, home_shard, is_fork, is_tentative, run_fork
 from unbroken.protocol.consistency import Consistency, Policy
 from unbroken.protocol.events import Event, Produced, QueryFailed, SinkDelivered, UnitArrived
@@ -271,22 +270,13 @@ class AvailableCluster(Cluster):
         body = super().entry_body(job, generation)
         return json.dumps(json.loads(body) | {"away": sorted(self.away)}).encode()
 
-    def source_units(
-        self, source: str, entry: Entry, rows: tuple[bytes, ...]
-    ) -> Iterator[tuple[int, tuple[bytes, ...], bool]]:
+    def source_units(self, source: str, entry: Entry, rows: tuple[bytes, ...]) -> dict[int, tuple[bytes, ...]]:
         if not self.topology.bucketed:
-            yield from super().source_units(source, entry, rows)
-            return
-        if source in _away(entry):
-            return
-        pulses = [e.pulse for e in self.entries.values() if 0 < e.pulse < entry.pulse and source not in _away(e)]
-        for number in range(max(pulses, default=0) + 1, entry.pulse + 1):
-            yield number, (bucket_body(number),), entry.final and number == entry.pulse
+            return super().source_units(source, entry, rows)
+        return {number: (bucket_body(number),) for number in buckets_of(source, entry, self.entries)}
 
-    def agreed(self) -> dict[int, Entry]:
-        if not self.topology.bucketed:
-            return self.entries
-        return {index: replace(e, body=bucket_body(e.pulse)) for index, e in self.entries.items() if e.pulse}
+    def reference(self) -> dict[Lane, list[tuple[str, int]]]:
+        return bucketed_reference(self.topology, self.entries) if self.topology.bucketed else super().reference()
 
     def may_end(self) -> bool:
         return super().may_end() and not self.away
@@ -383,13 +373,3 @@ class AvailableCluster(Cluster):
                     return f"{node.me} still has {kept} in the inbox of {replica}"
         left = {lane: found for lane, found in self.sink.tentative.items() if found}
         return f"the sink still has {left}" if left else None
-
-
-def _away(entry: Entry) -> list[str]:
-    found: dict[str, Any] = json.loads(entry.body)
-    return list(found["away"])
-
-
-def bucket_body(number: int) -> bytes:
-    """The rows of a bucket, which do not depend on when it comes."""
-    return pulse_body(number, 1, 0)

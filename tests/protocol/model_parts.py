@@ -190,11 +190,17 @@ class FakeSpark:
         return None if answers[0] == self.committed else answers[0]
 
     def process(
-        self, contents: Mapping[int, Mapping[StreamId, list[int]]], outputs: list[StreamId], strategy: Strategy
+        self,
+        contents: Mapping[int, Mapping[StreamId, list[int]]],
+        outputs: list[StreamId],
+        strategy: Strategy,
+        together: bool = False,
     ) -> dict[StreamId, int]:
-        """Run a micro-batch of these units, by their numbers, and write its output."""
+        """Run a micro-batch of these units, by their numbers, and write its output. All replicas take ``together``
+        the same ones."""
         number = max(contents)
-        assert len(contents) == 1 or strategy.foldable, f"{self.replica}: told to take {len(contents)} units at once"
+        allowed = together or strategy.foldable or len(contents) == 1
+        assert allowed, f"{self.replica}: told to take {len(contents)} units at once"
         state = run_batch(self.replica.shard, self.disk.states[self.committed], contents, strategy)
         self.uncommitted = (number, state)
         wrong = self.corrupt_from is not None and number >= self.corrupt_from
@@ -221,7 +227,7 @@ def run_batch(
     """
     rows = {n: sorted((str(stream), content) for stream, content in unit.items()) for n, unit in contents.items()}
     if strategy.ha is not Ha.UPSTREAM:
-        return mix(state, str(shard), rows[max(rows)])
+        return mix(state, str(shard), rows[max(rows)] if len(rows) == 1 else rows)
     units = {number: mix(str(shard), unit) for number, unit in rows.items()}
     if strategy.horizon_ms == 0:
         return units[max(units)]
@@ -231,6 +237,11 @@ def run_batch(
 def result_of(state: State, stream: StreamId, wrong: bool = False) -> int:
     seen = (state.rows, state.closed) if isinstance(state, Window) else state
     return mix(seen, str(stream), wrong)
+
+
+def no_rows(stream: StreamId, number: int) -> int:
+    """A unit without rows, since those of several are all in the last one."""
+    return mix("nothing", str(stream), number)
 
 
 def source_unit(stream: StreamId, rows: tuple[bytes, ...]) -> int:

@@ -22,12 +22,14 @@ class Fork(SegmentReplica):
     over. Each reaches beyond the one before: stable units of pulses that it has in a tentative form are left to
     ``home``.
 
-    ``pulses`` are those that its micro-batches reach, since a cut does not tell it.
+    ``pulses`` are those that its micro-batches reach, since a cut does not tell it. As long as it is ``clean``, it has
+    taken nothing but complete cuts of stable units, and its state is as good as that of ``home``.
     """
 
     home: ReplicaId = field(default_factory=lambda: ReplicaId.parse("?.0#0"))
     begun_at: int = 0
     pulses: dict[int, int] = field(default_factory=dict)
+    clean: bool = True
 
     def __post_init__(self) -> None:
         self.fork_cuts = ForkCuts(self.inboxes, self.begun_at)
@@ -90,7 +92,17 @@ class Fork(SegmentReplica):
         out = super()._release(number)
         if number in self.released:
             self.fork_cuts.done = self.pulses[number]
+            self.clean = self.clean and self._complete(self.released[number], self.pulses[number])
         return out
+
+    def _complete(self, cut: Cut, pulse: int) -> bool:
+        """Whether a cut takes all inputs to a pulse, with nothing tentative."""
+        for stream, reach in cut.items():
+            inbox = self.inboxes[stream]
+            units = (inbox.headers[number] for number in range(inbox.consumed + 1, reach.unit + 1))
+            if reach.pulse < pulse or any(not header.stable for header in units):
+                return False
+        return True
 
     def commit(self, through: int, noted: Cut | None = None) -> list[DropInbox]:
         out = super().commit(through, noted)

@@ -60,6 +60,7 @@ class Forking:
         inputs = {stream: TentativeInbox(stream, how.patience_ms / 2) for stream in replica.inputs}
         tuned = self.node.settings
         watch = Watch(replica, how, inputs, warm_up=(tuned.warm_units, tuned.warm_ms), began=replica.produced)
+        watch.standing = how.patience_ms < tuned.standing_ms and how.during_failure is not Policy.SUSPEND
         self.watches[replica.replica] = watch
         self.reconciling.open(watch)
 
@@ -187,6 +188,8 @@ class Forking:
         if watch.replica.stopped is not None or not watch.needs_fork() or self.reconciling.replaces_fork(watch):
             return self._drop(watch)
         fork.fork_cuts.held = watch.hold()
+        if watch.stalled and not fork.fork_cuts.missing:
+            fork.fork_cuts.missing = frozenset(watch.replica.starving())
         waits = watch.waiting_since(fork.done)
         if waits is not None and now_ms >= waits + watch.how.patience_ms:
             fork.give_up_on()
@@ -210,6 +213,8 @@ class Forking:
         if fork is None:
             return []
         watch.outbox.restart()
+        # Another one to be kept ready can wait: there is a past to put right, or input that comes late.
+        watch.stand_after_ms = watch.seen_ms + watch.how.patience_ms
         self.showing.forget(fork.replica)
         return [*fork.forget_questions(), DropReplica(fork.replica)]
 

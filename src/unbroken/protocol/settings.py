@@ -13,7 +13,8 @@ class ProtocolSettings:
     all its replicas are lost. Consumers acknowledge every ``ack_every`` units.
     Replicas ask the next in their ring every ``ring_period_ms`` (0: never), and suspect it after ``ring_misses`` times
     without an answer. A replica that has processed fewer than ``warm_units``, or has had less than ``warm_ms`` for it,
-    does not take input for missing: first micro-batches take seconds, here and where the input comes from.
+    does not take input for missing: first micro-batches take seconds, here and where the input comes from. A fork takes
+    seconds to start: where missing input is waited for less than ``standing_ms``, one is kept ready all the time.
     """
 
     pulse_min_ms: float = 250
@@ -37,3 +38,4 @@ class ProtocolSettings:
     ring_misses: int = 3
     warm_units: int = 10
     warm_ms: float = 30_000
+    standing_ms: float = 10_000

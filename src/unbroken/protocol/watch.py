@@ -22,8 +22,9 @@ UNUSUAL = 2.0
 FADING = 0.99
 """What remains of the longest usual wait with every unit."""
 
-CLOSE = 2
-"""Pulses by which a replica may be behind and still need no fork beside it."""
+REFRESH = 32
+"""Pulses by which a fork that is kept ready may be behind: taking these together costs one micro-batch, and so little
+more is to be done when it is needed."""
 
 
 @dataclass
@@ -33,7 +34,8 @@ class Watch:
     ``came`` is when the first piece of a pulse came, in the order in which they did, for pulses that are not
     ``processed``; ``newest`` is the highest of them. Nothing is late before the replica is ``warm``: it has
     processed so many units, or has had so much time. ``usual_ms`` is how long input is missing when nothing is wrong;
-    ``warned`` says that all replicas of a producer lack input themselves. A fork that failed is not tried
+    ``warned`` says that all replicas of a producer lack input themselves. With ``standing``, a fork is kept ready while
+    nothing is missing. A fork that failed is not tried
     again before ``not_before_ms``. While ``paused``, the query of the replica itself rests. ``told`` is what others
     have heard of it.
 
@@ -46,6 +48,8 @@ class Watch:
     inputs: dict[StreamId, TentativeInbox]
     state: Consistency = Consistency.STABLE
     warm_up: tuple[int, float] = (0, 0.0)
+    standing: bool = False
+    stand_after_ms: float = 0.0
     opened_ms: float | None = None
     began: int = 0
     warm: bool = False
@@ -91,12 +95,6 @@ class Watch:
     def front(self) -> int:
         """The newest pulse of which anything is here and not processed; 0 if there is nothing."""
         return self.newest if self.came else 0
-
-    @property
-    def lag(self) -> int:
-        """Micro-batches that could run."""
-        reached = [inbox.reach for inbox in self.replica.inboxes.values()]
-        return max(0, min(reached) - self.replica.committed)
 
     @property
     def ahead(self) -> int:
@@ -159,7 +157,8 @@ class Watch:
         if since is None and self.waits_since is not None and self.state is Consistency.STABLE:
             self.usual_ms = max(now_ms - self.waits_since, self.usual_ms * FADING)
         self.waits_since = since
-        self.stalled = self.warm and since is not None and now_ms >= since + self.prepared_ms
+        ready = self.how.patience_ms * PREPARED if self.fork is not None else self.prepared_ms
+        self.stalled = self.warm and since is not None and now_ms >= since + ready
 
     def stand(self, now_ms: float) -> Consistency:
         """How the results stand at this moment."""
@@ -181,22 +180,31 @@ class Watch:
     def wants_fork(self, now_ms: float) -> bool:
         """Whether a fork is to be made: one that has a state to begin with, and something to do."""
         replica = self.replica
-        if self.fork is not None or now_ms < self.not_before_ms or not (self.blocked or self.warned):
+        if self.fork is not None or now_ms < self.not_before_ms:
             return False
         if replica.stopped is not None or self._policy is Policy.SUSPEND:
             return False
         waits = self.paused or any(question.start == replica.committed for question in replica.waiting)
-        return waits and self.warm and (self.stalled or self.uncertain or self.warned)
+        stands = self.standing and self.state is Consistency.STABLE and now_ms >= self.stand_after_ms
+        wanted = (self.blocked and (self.stalled or self.uncertain)) or self.warned or stands
+        return waits and self.warm and wanted
 
     def needs_fork(self) -> bool:
         """Whether the fork that is there still has a purpose."""
         if self._policy is Policy.SUSPEND:
             return False
-        return self.blocked or self.warned or self.state is not Consistency.STABLE
+        stands = self.standing and self.fork is not None and self.fork.clean
+        return self.blocked or self.warned or stands or self.state is not Consistency.STABLE
 
     def hold(self) -> bool:
-        """Whether the fork should take nothing more: its replica is about to have the results itself."""
-        return self.state is Consistency.STABILIZATION and not self.paused and self.lag <= CLOSE
+        """Whether the fork should take nothing at this moment: its replica has the results in time itself."""
+        if self.state is Consistency.STABILIZATION and not self.paused:
+            oldest = self.waiting_since(self.replica.committed)
+            return oldest is None or self.seen_ms < oldest + self.how.patience_ms
+        if self.state is not Consistency.STABLE or self.stalled or self.uncertain or self.fork is None:
+            return False
+        begins = self.fork.produced == self.fork.begun_at
+        return not begins and self.stable < self.fork.done + REFRESH
 
     def due(self, now_ms: float) -> list[Results]:
         """Results that are to be given out at this moment."""
@@ -208,15 +216,18 @@ class Watch:
     def wake_times_ms(self) -> list[float]:
         times: list[float] = []
         since, patience = self.since_ms(), self.how.patience_ms
+        if self.standing and self.fork is None:
+            times.append(self.stand_after_ms)
         if since is not None:
-            times += [since + self.prepared_ms, since + patience, self.not_before_ms]
+            times += [since + self.prepared_ms, since + patience * PREPARED, since + patience, self.not_before_ms]
             times += [] if self.warm or self.opened_ms is None else [self.opened_ms + self.warm_up[1]]
         if self.outbox.waiting and self._policy is Policy.DELAY:
             times.append(self.outbox.waiting[0].came_ms + patience)
         if self.fork is not None:
             times += self.fork.wake_times_ms()
-            waits = self.waiting_since(self.fork.done)
-            times += [] if waits is None else [waits + patience]
+            for pulse in {self.fork.done, self.replica.committed}:
+                waits = self.waiting_since(pulse)
+                times += [] if waits is None else [waits + patience]
         return [time for time in times if time > self.seen_ms]
 
     def check(self) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId, home_of
-from unbroken.protocol.layout import Topology
 from unbroken.protocol.strategy import Ha, Strategy
 from unbroken.protocol.units import Digest, UnitHeader
 
@@ -21,12 +20,13 @@ DELAY_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The rows of one unit: their fingerprint and number, and the event time of the newest. Those that were made
-    without part of the input are ``tentative``."""
+    """The rows of one unit: their fingerprint and number, the event time of the newest, and when the sources cut them.
+    Those that were made without part of the input are ``tentative``."""
 
     mark: int
     rows: int
     time_ms: int
+    cut_ms: int
     tentative: bool = False
 
 
@@ -41,8 +41,9 @@ def digest_of(content: Content) -> Digest:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a windowed aggregation keeps: what came with units (by their newest event time) that the watermark has not
-    passed by the length of the window. ``closed`` is what it passed with the last unit: the results in append mode."""
+    """What a windowed aggregation keeps: what came with units (by their newest time) that the watermark, or the time of
+    the cut, has not passed by the length of the window. ``closed`` is what it passed with the last unit: the results in
+    append mode."""
 
     newest: int = 0
     units: tuple[tuple[int, int], ...] = ()
@@ -53,12 +54,14 @@ class Window:
         """What is in force while the next unit is processed."""
         return max(0, self.newest - DELAY_MS)
 
-    def after(self, came: list[tuple[int, int]], horizon_ms: float) -> Window:
+    def after(self, came: list[tuple[int, int]], strategy: Strategy) -> Window:
         """What is kept after one micro-batch of these units (time, fingerprint)."""
-        limit = self.watermark - (horizon_ms - DELAY_MS)
+        newest = max([self.newest, *(time for time, _ in came)])
+        passed = self.watermark + DELAY_MS if strategy.timed else newest
+        limit = passed - strategy.horizon_ms
         kept = tuple(sorted(unit for unit in (*self.units, *came) if unit[0] > limit))
         closed = tuple(sorted(unit for unit in self.units if unit[0] <= limit))
-        return Window(max([self.newest, *(time for time, _ in came)]), kept, closed)
+        return Window(newest, kept, closed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +93,23 @@ def run_batch(shard: ShardId, state: State, batch: Mapping[int, Units], strategy
     if strategy.horizon_ms == 0:
         return Folded(rows[newest])
     window = state if isinstance(state, Window) else Window()
-    return window.after([(_newest_ms(batch[number]), mark) for number, mark in rows.items()], strategy.horizon_ms)
+    time_of = newest_ms if strategy.timed else newest_cut_ms
+    return window.after([(time_of(batch[number]), mark) for number, mark in rows.items()], strategy)
 
 
-def _newest_ms(units: Units) -> int:
+def newest_ms(units: Units) -> int:
     return max((content.time_ms for found in units.values() for content in found), default=0)
+
+
+def newest_cut_ms(units: Units) -> int:
+    return max((content.cut_ms for found in units.values() for content in found), default=0)
 
 
 def result_of(state: State, stream: StreamId, units: Units, keep: float) -> Content:
     """What goes out over a stream after a micro-batch: ``keep`` is the share of rows that are left."""
     seen = (state.units, state.closed) if isinstance(state, Window) else state.mark
     rows = int(sum(content.rows for found in units.values() for content in found) * keep)
-    return Content(mix(seen, str(stream)), rows, _newest_ms(units))
+    return Content(mix(seen, str(stream)), rows, newest_ms(units), newest_cut_ms(units))
 
 
 def run_fork(shard: ShardId, state: State, units: Units, outputs: list[StreamId]) -> tuple[State, list[Content]]:
@@ -110,17 +118,18 @@ def run_fork(shard: ShardId, state: State, units: Units, outputs: list[StreamId]
     marks = sorted((str(stream), [c.mark for c in found]) for stream, found in units.items())
     after = Folded(mix("tentative", before, str(shard), marks))
     rows = sum(content.rows for found in units.values() for content in found)
-    return after, [Content(mix(after.mark, str(stream)), rows, _newest_ms(units), tentative=True) for stream in outputs]
+    times = newest_ms(units), newest_cut_ms(units)
+    return after, [Content(mix(after.mark, str(stream)), rows, *times, tentative=True) for stream in outputs]
+
+
+DISORDER_MS = 700
+"""How much older than the cut the newest row of a source's unit may be: event times go up, and not in order."""
 
 
 def source_content(stream: StreamId, bodies: tuple[bytes, ...], rows: int, cut_ms: int) -> Content:
     """What a source sends over a stream for one pulse, given the entries of the ingress log that belong to it."""
-    return Content(mix(bodies, str(stream)), rows, cut_ms)
-
-
-def memory_of(topology: Topology, part: str) -> Strategy:
-    """How the state of a part forgets: that of one that can be built again from its recent input is a window."""
-    return topology.strategy(part)
+    mark = mix(bodies, str(stream))
+    return Content(mark, rows, cut_ms - mark % DISORDER_MS, cut_ms)
 
 
 def is_fork(replica: ReplicaId) -> bool:

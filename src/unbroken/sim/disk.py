@@ -1,0 +1,149 @@
+"""Simulated disks: what a replica's directory holds, and what is recovered from it after a restart or a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from unbroken.protocol.cuts import Cut
+from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.ingress import Admission, Entry
+from unbroken.protocol.instructions import PinState
+from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.recovery import LogState, ReplicaState, StoredUnits
+from unbroken.protocol.units import UnitHeader
+from unbroken.sim.content import Files, Folded, State
+
+VERSIONS = 100
+"""Versions of a state that are kept, like Spark does."""
+
+
+@dataclass(slots=True)
+class ReplicaDisk:
+    """The directory of one replica: a checkpoint with its versions, inbox, outbox and the log of the ingress.
+
+    The log begins after ``base``, which is the entry of pulse ``base_pulse``, cut at ``base_cut_ms``. Up to unit
+    ``valid`` the results are not for anybody, because the state was still being built.
+    """
+
+    committed: int = 0
+    states: dict[int, State] = field(default_factory=lambda: {0: Folded()})
+    inbox: Files = field(default_factory=dict)
+    outbox: Files = field(default_factory=dict)
+    log: dict[int, Entry] = field(default_factory=dict)
+    base: int = 0
+    base_pulse: int = 0
+    base_cut_ms: int = 0
+    finished: bool = False
+    valid: int = 0
+    owed: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
+    cuts: dict[int, Cut] = field(default_factory=dict)
+    admission: Admission | None = None
+    state_bytes: int = 0
+
+    def commit(self, number: int, state: State, cut: Cut) -> None:
+        """A micro-batch is part of the state."""
+        self.states[number] = state
+        self.cuts[number] = cut
+        self.committed = number
+        if len(self.states) > 2 * VERSIONS:
+            for old in sorted(self.states)[:-VERSIONS]:
+                del self.states[old]
+                self.cuts.pop(old, None)
+
+    def persist(self, entry: Entry) -> None:
+        """An entry written again replaces the earlier one and all that followed it."""
+        if self.log.get(entry.index) != entry:
+            for index in [index for index in self.log if index >= entry.index]:
+                del self.log[index]
+            self.log[entry.index] = entry
+
+    def trim_log(self, pulse: int, cut_ms_of: Mapping[int, int]) -> None:
+        """The units of ``pulse`` and all before it are needed by nobody."""
+        if pulse <= self.base_pulse:
+            return
+        for index, entry in sorted(self.log.items()):
+            if entry.pulse and entry.pulse <= pulse:
+                self.base, self.base_pulse, self.finished = index, entry.pulse, entry.final
+                self.base_cut_ms = cut_ms_of[entry.pulse]
+        self.log = {index: entry for index, entry in self.log.items() if index > self.base}
+
+    def pin(self, step: PinState) -> ReplicaDisk:
+        """What a newcomer is given: the state at a version, and the units of the outbox that go with it."""
+        outbox = {
+            (stream, n): self.outbox[stream, n] for stream, base, last in step.units for n in range(base + 1, last + 1)
+        }
+        if step.replica.shard != INGRESS:
+            return ReplicaDisk(
+                committed=step.version,
+                states={step.version: self.states[step.version]},
+                outbox=outbox,
+                valid=self.valid,
+                owed=dict(self.owed),
+                cuts={step.version: self.cuts[step.version]} if step.version in self.cuts else {},
+                state_bytes=self.state_bytes,
+            )
+        return ReplicaDisk(
+            outbox=outbox,
+            log=dict(self.log),
+            base=self.base,
+            base_pulse=self.base_pulse,
+            base_cut_ms=self.base_cut_ms,
+            finished=self.finished,
+            owed=dict(self.owed),
+            admission=step.admission,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes that a copy of it takes."""
+        return self.state_bytes + sum(header.size for header, _ in self.outbox.values())
+
+    def taken(self, stream: StreamId) -> int:
+        """The last unit of an input that is part of the committed state."""
+        cut = self.cuts.get(self.committed)
+        return cut[stream].unit if cut and stream in cut else self.committed
+
+    def newest(self) -> int:
+        """The newest unit that may have left a segment's replica before its process ended."""
+        processed = any(number == self.committed + 1 for _, number in self.inbox)
+        return max([self.committed + processed, *(number for _, number in self.outbox)])
+
+    def recover(self, replica: ReplicaId) -> ReplicaState:
+        """As after a restart: what is superseded is removed, the rest is read back."""
+        if replica.shard == INGRESS:
+            entries = tuple(self.log[index] for index in sorted(self.log))
+            log = LogState(self.base, entries, self.base_pulse, self.finished, self.admission)
+            self.admission = None  # known to the process that has received the copy, and to no later one
+            return ReplicaState(self.base_pulse, self._stored(self.base_pulse), log=log)
+        taken = self.cuts.get(self.committed) or {}
+        kept = {key: unit for key, unit in self.inbox.items() if key[0].home == key[0] and key[1] > self.taken(key[0])}
+        self.inbox = kept
+        inboxes: dict[StreamId, list[UnitHeader]] = {}
+        for (stream, _), (header, _) in sorted(kept.items(), key=lambda item: (str(item[0][0]), item[0][1])):
+            inboxes.setdefault(stream, []).append(header)
+        units = {stream: tuple(headers) for stream, headers in inboxes.items()}
+        return ReplicaState(self.committed, self._stored(self.committed), units, valid=self.valid, taken=taken)
+
+    def stored_base(self, stream: StreamId, nothing: int) -> int:
+        """After which unit the outbox of a stream begins; ``nothing`` if there is none in it."""
+        return min((n for s, n in self.outbox if s == stream), default=nothing + 1) - 1
+
+    def _stored(self, base: int) -> Mapping[StreamId, StoredUnits]:
+        found: dict[StreamId, list[UnitHeader]] = {stream: [] for stream in self.owed}
+        for (stream, _), (header, _) in self.outbox.items():
+            found.setdefault(stream, []).append(header)
+        out: dict[StreamId, StoredUnits] = {}
+        for stream, headers in sorted(found.items()):
+            headers.sort(key=lambda header: header.number)
+            first = headers[0].number if headers else base + 1
+            out[stream] = StoredUnits(first - 1, tuple(headers), *self.owed.get(stream, (0, 0)))
+        return out
+
+
+@dataclass
+class Disk:
+    """A machine's disk; another identity means that what was on the first one is lost."""
+
+    identity: str
+    replicas: dict[ReplicaId, ReplicaDisk] = field(default_factory=dict)

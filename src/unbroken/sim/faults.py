@@ -1,0 +1,341 @@
+"""What goes wrong in a simulated run: a seed becomes a list of timed faults, and each of them is done to the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+
+from unbroken.protocol.events import PushArrived, ReplicaStopped
+from unbroken.protocol.ids import NodeId
+from unbroken.sim.content import is_fork
+from unbroken.sim.world import World
+from unbroken.sim.zookeeper import ZOOKEEPER
+
+
+class Kind(StrEnum):
+    """What can happen to a simulated flow."""
+
+    KILL = "kill"
+    POWER = "power"
+    WIPE = "wipe"
+    BLACKOUT = "blackout"
+    FREEZE = "freeze"
+    SLOW = "slow"
+    SLOW_LINK = "slow-link"
+    CUT = "cut"
+    PART = "part"
+    PART_ONE_WAY = "part-one-way"
+    ISOLATE = "isolate"
+    BLIND = "blind"
+    ZOOKEEPER = "zookeeper"
+    SINK = "sink"
+    QUERY = "query"
+    STOP = "stop"
+    DRAIN = "drain"
+    RENEW = "renew"
+    CLOCK = "clock"
+    PUSH = "push"
+
+
+WEIGHTS = {
+    Kind.KILL: 5,
+    Kind.POWER: 3,
+    Kind.WIPE: 2,
+    Kind.BLACKOUT: 1,
+    Kind.FREEZE: 5,
+    Kind.SLOW: 2,
+    Kind.SLOW_LINK: 2,
+    Kind.CUT: 4,
+    Kind.PART: 4,
+    Kind.PART_ONE_WAY: 3,
+    Kind.ISOLATE: 2,
+    Kind.BLIND: 2,
+    Kind.ZOOKEEPER: 2,
+    Kind.SINK: 2,
+    Kind.QUERY: 3,
+    Kind.STOP: 1,
+    Kind.DRAIN: 1,
+    Kind.RENEW: 1,
+    Kind.CLOCK: 1,
+    Kind.PUSH: 3,
+}
+
+HARMLESS = frozenset({Kind.SLOW, Kind.SLOW_LINK, Kind.CUT, Kind.SINK, Kind.CLOCK, Kind.PUSH})
+"""What never makes the layout give up a replica; all others may."""
+
+ALONE = frozenset({Kind.WIPE, Kind.STOP, Kind.RENEW})
+"""What takes a copy of a shard away for good: the flow has to be whole before, and whole again before anything else."""
+
+POSTPONED_MS = 1_000.0
+MOST_POSTPONED = 8
+"""How often a fault is put off because the flow could not stand it, before it is left out."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is done at ``at_ms``, to one node or between two, for ``length_ms``."""
+
+    at_ms: float
+    kind: Kind
+    target: NodeId
+    other: NodeId
+    length_ms: float
+    postponed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.target} ({self.other}) for {self.length_ms / 1000:.1f} s"
+
+
+def make_schedule(random: Random, names: Sequence[NodeId], length_ms: float, mean_ms: float) -> list[Fault]:
+    """The faults of a run: moments at random, some of them with two faults at once."""
+    faults: list[Fault] = []
+    at_ms = random.uniform(500.0, 3_000.0)
+    while at_ms < length_ms:
+        for _ in range(2 if random.random() < 0.2 else 1):
+            kind = random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+            target, other = random.sample(list(names), 2)
+            length = random.choice((random.uniform(50, 1_500), random.uniform(1_000, 10_000)))
+            faults.append(Fault(at_ms, kind, target, other, length))
+        at_ms += random.expovariate(1.0 / mean_ms)
+    return faults
+
+
+@dataclass
+class Injector:
+    """Does the faults of a schedule to a world, and undoes them.
+
+    A ``fragile`` flow is hit by a fault that may cost it a replica only while it is whole. Others stand any number of
+    them at once, except for what is lost for good.
+    """
+
+    world: World
+    fragile: bool
+    tell: Callable[[str], None]
+    done: list[Fault] = field(default_factory=list)
+    skipped: int = 0
+    _active: dict[int, Callable[[], None]] = field(default_factory=dict)
+    _wounded: bool = False
+    _serial: int = 0
+    _over: bool = False
+
+    def begin(self, faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            self.world.kernel.at(fault.at_ms, self._strike, fault)
+
+    def heal_all(self) -> None:
+        """No more faults: everything that was away comes back, except disks that are lost."""
+        self._over = True
+        for undo in list(self._active.values()):
+            undo()
+        self._active.clear()
+        for name in self.world.machines:
+            self.world.boot(name)
+        needed = max(self.world.topology.replicas.values())
+        if len(self.world.machines) - len(self.world.zookeeper.draining) < needed:
+            self.world.zookeeper.draining.clear()
+
+    def _strike(self, fault: Fault) -> None:
+        if self._over:
+            return
+        if not self._bearable(fault):
+            if fault.postponed < MOST_POSTPONED:
+                later = Fault(
+                    fault.at_ms, fault.kind, fault.target, fault.other, fault.length_ms, fault.postponed + 1
+                )
+                self.world.kernel.after(POSTPONED_MS, self._strike, later)
+            else:
+                self.skipped += 1
+            return
+        self._wounded = self._wounded or fault.kind in ALONE
+        undo = self._do(fault)
+        if undo is None:
+            self.skipped += 1
+            return
+        self.done.append(fault)
+        self.world.counts[f"fault {fault.kind}"] += 1
+        self.world.kernel.note(f"fault {fault}")
+        self.tell(f"fault: {fault}")
+        self._serial += 1
+        number = self._serial
+        if fault.kind not in HARMLESS:
+            self._active[number] = undo
+        else:
+            self._active[-number] = undo
+        self.world.kernel.after(fault.length_ms, self._undo, number if fault.kind not in HARMLESS else -number)
+
+    def _undo(self, number: int) -> None:
+        undo = self._active.pop(number, None)
+        if undo is not None:
+            undo()
+
+    def _bearable(self, fault: Fault) -> bool:
+        if fault.kind in HARMLESS:
+            return True
+        busy = any(number > 0 for number in self._active)
+        if fault.kind in ALONE or self.fragile or self._wounded:
+            if busy or not self._whole():
+                return False
+            self._wounded = False
+        return True
+
+    def _whole(self) -> bool:
+        """Whether everything is as redundant as it should be, and known to be."""
+        world, store = self.world, self.world.zookeeper
+        members = all(machine.process is not None and machine.process.begun for machine in world.machines.values())
+        present = set(store.members) == set(world.machines) and not store.suspicions and not store.draining
+        return members and present and not store.stopped and world.shortage() is None and not self._lagging()
+
+    def _lagging(self) -> bool:
+        """Whether somebody does not know the layout yet, or has not begun what it says."""
+        version = self.world.zookeeper.layout.version
+        for process in self.world.processes():
+            if process.protocol is None or process.protocol.layout.version != version or process.frozen:
+                return True
+            if process.protocol.joining.joins:
+                return True
+        return False
+
+    # --- what is done ---------------------------------------------------------------------------------
+
+    def _do(self, fault: Fault) -> Callable[[], None] | None:
+        """Do it, and give what undoes it; None if there was nothing to do it to."""
+        world = self.world
+        match fault.kind:
+            case Kind.KILL | Kind.POWER | Kind.WIPE:
+                return self._end(fault)
+            case Kind.BLACKOUT:
+                for process in world.processes():
+                    world.kill(process.name, silently=fault.length_ms > 2_000)
+                return self._boot_all
+            case Kind.FREEZE:
+                return self._freeze(fault)
+            case Kind.PART | Kind.PART_ONE_WAY | Kind.ISOLATE | Kind.BLIND:
+                return self._part(fault)
+            case Kind.ZOOKEEPER:
+                world.zookeeper.go_down()
+                world.touch_all()
+                return self._zookeeper_up
+            case Kind.QUERY | Kind.STOP | Kind.RENEW:
+                return self._hit_replica(fault)
+            case Kind.DRAIN:
+                return self._drain(fault)
+            case _:
+                return self._disturb(fault)
+
+    def _end(self, fault: Fault) -> Callable[[], None] | None:
+        world, name = self.world, fault.target
+        if world.process(name) is None:
+            return None
+        if fault.kind is Kind.WIPE:
+            world.wipe(name)
+        else:
+            world.kill(name, silently=fault.kind is Kind.POWER)
+        return lambda: world.boot(name)
+
+    def _boot_all(self) -> None:
+        for name in self.world.machines:
+            self.world.boot(name)
+
+    def _freeze(self, fault: Fault) -> Callable[[], None] | None:
+        process = self.world.process(fault.target)
+        if process is None or process.frozen:
+            return None
+        frozen = process
+        frozen.freeze()
+        return lambda: frozen.thaw() if frozen.alive and frozen.frozen else None
+
+    def _part(self, fault: Fault) -> Callable[[], None]:
+        world, name = self.world, fault.target
+        match fault.kind:
+            case Kind.PART:
+                ways = [(name, fault.other), (fault.other, name)]
+            case Kind.PART_ONE_WAY:
+                ways = [(name, fault.other)]
+            case Kind.BLIND:
+                ways = [(name, ZOOKEEPER), (ZOOKEEPER, name)]
+            case _:
+                others = [other for other in [*world.machines, ZOOKEEPER] if other != name]
+                ways = [way for other in others for way in ((name, other), (other, name))]
+        mine = [way for way in ways if world.network.reaches(*way)]
+        for way in mine:
+            world.network.block(*way)
+        world.touch_all()
+
+        def heal() -> None:
+            for way in mine:
+                world.network.unblock(*way)
+            world.touch_all()
+
+        return heal
+
+    def _zookeeper_up(self) -> None:
+        self.world.zookeeper.come_up()
+        self.world.touch_all()
+
+    def _hit_replica(self, fault: Fault) -> Callable[[], None] | None:
+        process = self.world.process(fault.target)
+        if process is None or process.frozen or process.protocol is None:
+            return None
+        found = sorted(replica for replica in process.protocol.replicas if not is_fork(replica))
+        if not found:
+            return None
+        replica = found[int(fault.length_ms) % len(found)]
+        if fault.kind is Kind.QUERY:
+            process.fail_query(replica, "out of memory")
+        elif fault.kind is Kind.RENEW:
+            self.world.zookeeper.renewed[replica] = None
+        else:
+            spare = self.world.zookeeper.layout.full(replica.shard) - {replica}
+            if not spare:
+                return None
+            process.post(ReplicaStopped(replica, "the disk is full"))
+        return lambda: None
+
+    def _drain(self, fault: Fault) -> Callable[[], None] | None:
+        world, name = self.world, fault.target
+        needed = max(max(world.topology.replicas.values()), 2)
+        if world.zookeeper.draining or len(world.machines) <= needed:
+            return None
+        world.zookeeper.draining[name] = None
+
+        def undrain() -> None:
+            world.zookeeper.draining.pop(name, None)
+
+        return undrain
+
+    def _disturb(self, fault: Fault) -> Callable[[], None] | None:
+        world, name = self.world, fault.target
+        machine = world.machines[name]
+        match fault.kind:
+            case Kind.SLOW:
+                machine.slowness = 2.0 + fault.length_ms % 10
+
+                def fast() -> None:
+                    machine.slowness = 1.0
+
+                return fast
+            case Kind.SLOW_LINK:
+                world.network.slow_down(name, 5.0 + fault.length_ms % 100)
+                return lambda: world.network.slow_down(name, 1.0)
+            case Kind.CUT:
+                world.network.cut(name, fault.other)
+            case Kind.SINK:
+                world.sinks_up = False
+                return self._sinks_up
+            case Kind.CLOCK:
+                machine.skew_ms += 10_000.0 - fault.length_ms
+            case Kind.PUSH:
+                return self._push(fault)
+        return lambda: None
+
+    def _sinks_up(self) -> None:
+        self.world.sinks_up = True
+
+    def _push(self, fault: Fault) -> Callable[[], None] | None:
+        process = self.world.process(fault.target)
+        if process is None or not process.begun or process.frozen:
+            return None
+        process.post(PushArrived(f"rows {self.world.next_serial()}".encode()))
+        return lambda: None

@@ -1,0 +1,167 @@
+"""Random dataflows for the simulator: shapes, strategies, guarantees and orderings, on up to fifty nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from random import Random
+
+from unbroken.protocol.consistency import Availability, Policy
+from unbroken.protocol.layout import INGRESS, Topology
+from unbroken.protocol.settings import ProtocolSettings
+from unbroken.protocol.strategy import Ha, Strategy
+from unbroken.sim.content import DELAY_MS
+from unbroken.sim.queries import CostModel
+from unbroken.sim.world import SETTINGS, Setup
+
+MOST_NODES = 50
+
+LARGE = 0.08
+"""Share of the flows with more than six nodes: one of fifty costs as much as many small ones."""
+
+Edges = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A flow to be simulated. In a ``fragile`` one a shard may have a single working replica, so that it stands one
+    lost node at a time and no more."""
+
+    kind: str
+    setup: Setup
+    fragile: bool
+
+    def __str__(self) -> str:
+        topology = self.setup.topology
+        parts = [f"{part}*{shards}" for part, shards in topology.segments.items()]
+        words = [self.kind, f"{self.setup.nodes}+{self.setup.standbys} nodes", " ".join(parts)]
+        words += [f"led: {', '.join(sorted(topology.led))}"] if topology.led else []
+        found = sorted({strategy.ha.value for part, strategy in topology.strategies.items() if part != INGRESS.part})
+        return "; ".join([*words, "/".join(found)])
+
+
+def topology_of(sources: tuple[str, ...], segments: Mapping[str, int], edges: Edges, replicas: int = 2) -> Topology:
+    """A flow in which every shard has so many replicas that do everything. What reads from nobody's segment ends in a
+    sink; strategies are written out, because they are looked up all the time."""
+    strategies = {part: Strategy(Ha.ACTIVE, replicas - 1) for part in [*segments, INGRESS.part]}
+    return Topology(
+        sources, segments, ("sink",), edges, dict.fromkeys([*segments, INGRESS.part], replicas), strategies=strategies
+    )
+
+
+def chain(shards: tuple[int, ...], replicas: int = 2) -> Topology:
+    """source > s0 > s1 > ... > sink, segment i with ``shards[i]`` shards."""
+    names = [f"s{i}" for i in range(len(shards))]
+    edges = tuple(zip(["source", *names], [*names, "sink"], strict=True))
+    return topology_of(("source",), dict(zip(names, shards, strict=True)), edges, replicas)
+
+
+def join(shards: int = 1, replicas: int = 2) -> Topology:
+    """Two sources into one segment: a query with two source instances."""
+    edges = (("left", "join"), ("right", "join"), ("join", "sink"))
+    return topology_of(("left", "right"), {"join": shards}, edges, replicas)
+
+
+def diamond(shards: int = 1, replicas: int = 2) -> Topology:
+    """source > a > (b, c) > d > sink."""
+    edges = (("source", "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "sink"))
+    return topology_of(("source",), {"a": 1, "b": shards, "c": 1, "d": 1}, edges, replicas)
+
+
+def wide(branches: int, length: int, replicas: int = 2) -> Topology:
+    """source > ``branches`` chains of so many segments > one that joins them > sink."""
+    names = [[f"b{branch}s{place}" for place in range(length)] for branch in range(branches)]
+    edges: list[tuple[str, str]] = []
+    for line in names:
+        edges += zip(["source", *line], [*line, "end"], strict=True)
+    segments = {name: 1 for line in names for name in line} | {"end": 1}
+    return topology_of(("source",), segments, (*edges, ("end", "sink")), replicas)
+
+
+def pick_flow(random: Random, most_nodes: int = MOST_NODES, check_every: int = 1) -> Flow:
+    """A random flow; the same randomness gives the same one."""
+    kind = random.choice(("active", "active", "active", "strategies", "strategies", "leader", "once", "tentative"))
+    large = random.random() < LARGE and most_nodes > 6 and kind == "active"
+    nodes = random.randint(7, most_nodes) if large else random.randint(2, min(6, most_nodes))
+    if kind in ("strategies", "leader"):
+        nodes = max(3, nodes)
+    topology = _shape(random, nodes, large)
+    settings = _settings(random)
+    match kind:
+        case "strategies":
+            topology = _with_strategies(random, topology)
+        case "leader":
+            led = frozenset(part for part in topology.segments if random.random() < 0.7)
+            topology = replace(topology, led=led or frozenset(list(topology.segments)[:1]))
+        case "once":
+            topology = replace(topology, at_most_once=True)
+        case "tentative":
+            topology = _with_availability(random, topology)
+            settings = replace(settings, warm_units=3, warm_ms=3_000)
+    costs = CostModel(batch_ms=random.uniform(10, 80), spread=random.uniform(0.0, 0.6), gate_wait_ms=300)
+    setup = Setup(
+        topology,
+        nodes,
+        standbys=random.randint(0, 2),
+        settings=settings,
+        costs=costs,
+        rows_per_s=random.choice((200.0, 2_000.0, 20_000.0)),
+        check_every=check_every,
+    )
+    fragile = any(strategy.running == 1 for strategy in topology.strategies.values())
+    return Flow(kind, setup, fragile)
+
+
+def _shape(random: Random, nodes: int, large: bool) -> Topology:
+    replicas = 2 if nodes < 3 or random.random() < 0.7 else 3
+    if large:
+        return wide(random.randint(2, 4), max(1, nodes // 8), replicas)
+    match random.randrange(4):
+        case 0:
+            return join(random.randint(1, 2), replicas)
+        case 1:
+            return diamond(random.randint(1, 2), replicas)
+        case _:
+            return chain(tuple(random.randint(1, 2) for _ in range(random.randint(1, 3))), replicas)
+
+
+def _settings(random: Random) -> ProtocolSettings:
+    return replace(
+        SETTINGS,
+        single_delivery=random.random() < 0.5,
+        catch_up_lag=random.randint(0, 3),
+        ack_every=random.choice((1, 1, 1, 2, 4)),
+        claim_units=random.choice((50, 1_000, 1_000)),
+        ring_period_ms=random.choice((0, 250, 500)),
+    )
+
+
+def _with_strategies(random: Random, topology: Topology) -> Topology:
+    strategies = {part: _strategy(random) for part in topology.segments}
+    running = {part: strategy.running for part, strategy in strategies.items()}
+    return replace(
+        topology,
+        strategies={**topology.strategies, **strategies},
+        replicas={**topology.replicas, **running},
+    )
+
+
+def _strategy(random: Random) -> Strategy:
+    ha = random.choice(list(Ha))
+    if ha is not Ha.UPSTREAM:
+        return Strategy(ha, 0 if ha is Ha.NONE else 1, every=random.randint(1, 4))
+    timed, horizon = random.random() < 0.5, 0.0
+    if random.random() < 0.7:
+        horizon = DELAY_MS + random.uniform(100, 3_000) if timed else random.uniform(200, 2_000)
+    foldable = timed and horizon > 0
+    return Strategy(ha, 1, horizon_ms=horizon, timed=timed, shares=random.random() < 0.3, foldable=foldable)
+
+
+def _with_availability(random: Random, topology: Topology) -> Topology:
+    how = Availability(
+        max_delay_ms=random.choice((500.0, 1_000.0, 3_000.0)),
+        during_failure=random.choice((Policy.PROCESS, Policy.DELAY)),
+        during_stabilization=random.choice(list(Policy)),
+    )
+    availability = dict.fromkeys(topology.segments, how)
+    return replace(topology, availability=availability, tentative_sinks=frozenset({"sink"}))

@@ -1,0 +1,140 @@
+"""Simulated sources: how far they reach when they are asked, and what is cut from them."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from unbroken.errors import require
+from unbroken.protocol.events import Produced, SourcesPolled
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.ingress import Entry
+from unbroken.protocol.instructions import CommitEntry, PollSources
+from unbroken.protocol.layout import Topology
+from unbroken.protocol.units import UnitHeader
+from unbroken.sim.content import digest_of, source_content
+from unbroken.sim.disk import ReplicaDisk
+
+if TYPE_CHECKING:
+    from unbroken.sim.machine import NodeProcess
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """What the entry of a pulse says: when it was cut, by which layout it is delivered, and the rows of each source."""
+
+    cut_ms: int
+    layout: int
+    rows: int
+    serial: int
+
+    def to_bytes(self) -> bytes:
+        value = {"cut_ms": self.cut_ms, "layout": self.layout, "rows": self.rows, "serial": self.serial}
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def of(cls, entry: Entry) -> Pulse:
+        value = json.loads(entry.body)
+        return cls(int(value["cut_ms"]), int(value["layout"]), int(value["rows"]), int(value["serial"]))
+
+
+@dataclass
+class SourceModel:
+    """Rows that all sources together have in a second, and until when there are any."""
+
+    rows_per_s: float = 2_000.0
+    end_ms: float = float("inf")
+
+
+@dataclass
+class Ingress:
+    """The part of a node that reads the sources: one job after the other, like the thread of a real one.
+
+    ``pushed`` are the rows that were pushed since the last pulse, which is ``cut``.
+    """
+
+    process: NodeProcess
+    replica: ReplicaId
+    disk: ReplicaDisk
+    cut: int = 0
+    closed: bool = False
+    pushed: list[bytes] = field(default_factory=list)
+    _jobs: deque[PollSources | CommitEntry] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.cut = self.disk.base_pulse
+
+    def close(self) -> None:
+        self.closed = True
+        self._jobs.clear()
+
+    def persist(self, entry: Entry) -> None:
+        self.disk.persist(entry)
+
+    def poll(self, step: PollSources) -> None:
+        require(not any(isinstance(job, PollSources) for job in self._jobs), f"{self.process.name} polls twice")
+        self._add(step)
+
+    def commit(self, step: CommitEntry) -> None:
+        entry = step.entry
+        require(self.disk.log.get(entry.index) == entry, f"{self.process.name} commits what is not on its disk")
+        self.process.world.agreed(self.process.name, entry)
+        self._add(step)
+
+    def trim(self, bases: list[int]) -> None:
+        """The units of these pulses are needed by nobody."""
+        self.disk.trim_log(min([self.cut, *bases]), self.process.world.cut_ms)
+
+    def _add(self, job: PollSources | CommitEntry) -> None:
+        self._jobs.append(job)
+        if len(self._jobs) == 1:
+            self.process.later(self.process.world.costs.poll_ms, self._work)
+
+    def _work(self, _: object) -> None:
+        if self.closed or not self._jobs:
+            return
+        job = self._jobs.popleft()
+        if isinstance(job, PollSources):
+            self._polled(job)
+        elif not job.entry.pulse:
+            self.pushed.append(job.entry.body)
+        else:
+            self._produce(job.entry)
+        if self._jobs:
+            self.process.later(self.process.world.costs.poll_ms, self._work)
+
+    def _polled(self, job: PollSources) -> None:
+        world, process = self.process.world, self.process
+        last_ms = self._last_cut_ms()
+        cut_ms = max(int(process.wall_ms()), last_ms + 1)
+        rows = int(world.sources.rows_per_s * min(cut_ms - last_ms, 10_000) / 1000)
+        body = Pulse(cut_ms, job.layout, rows, world.next_serial()).to_bytes()
+        final = world.kernel.now_ms >= world.sources.end_ms
+        process.post(SourcesPolled(job.pulse, body, final))
+
+    def _last_cut_ms(self) -> int:
+        pulses = [index for index in self.disk.log if self.disk.log[index].pulse]
+        return Pulse.of(self.disk.log[max(pulses)]).cut_ms if pulses else self.disk.base_cut_ms
+
+    def _produce(self, entry: Entry) -> None:
+        world = self.process.world
+        pulse, bodies, self.pushed, self.cut = Pulse.of(entry), (entry.body, *self.pushed), [], entry.pulse
+        headers: list[UnitHeader] = []
+        for stream, share in world.source_streams:
+            content = source_content(stream, bodies, pulse.rows // share, pulse.cut_ms)
+            size = content.rows * world.costs.row_bytes
+            facts = (entry.pulse, entry.pulse, pulse.cut_ms, digest_of(content), size)
+            header = UnitHeader(stream, *facts, final=entry.final, layout=pulse.layout)
+            headers.append(world.write_unit(self.disk, header, content, True))
+        self.process.post(Produced(self.replica, entry.pulse, tuple(headers)))
+
+
+def source_streams(topology: Topology) -> list[tuple[StreamId, int]]:
+    """The streams of all sources, with the number of parts that the rows of all of them are divided into."""
+    return [
+        (stream, max(1, len(topology.sources) * len(topology.shards(stream.consumer.part))))
+        for source in topology.sources
+        for stream in topology.outputs(ShardId(source, 0))
+    ]
