@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+from protocol.cluster_effects import SimNode
 from protocol.cluster_steps import Action, ClusterSteps
 from protocol.model_parts import FakeSpark
 from protocol.sim_disk import Disk
@@ -426,8 +427,9 @@ class Cluster(ClusterSteps):
         for name, node in self.nodes.items():
             protocol, placed = node.protocol, self.store.layout.hosted(name)
             here = sorted([*protocol.hosted(), *protocol.holding.copies])
-            if here != placed or sorted(node.disk.replicas) != placed:
-                return f"{name} hosts {here} and holds {sorted(node.disk.replicas)}, not {placed}"
+            held = self.directories(node)
+            if here != placed or held != placed:
+                return f"{name} hosts {here} and holds {held}, not {placed}"
             if protocol.joining.joins or node.transfers:
                 return f"{name} is still building {[*protocol.joining.joins, *node.transfers]}"
             for box in protocol.outboxes.boxes.values():
@@ -436,6 +438,10 @@ class Cluster(ClusterSteps):
                 if len(box.headers) >= self.settings.ack_every and not box.muted:
                     return f"{name} still keeps {list(box.headers)} of {box.stream} for {box.acked}"
         return None
+
+    def directories(self, node: SimNode) -> list[ReplicaId]:
+        """The replicas that a node's disk has, of which the layout has to know."""
+        return sorted(node.disk.replicas)
 
     def _placed_sparks(self) -> Iterator[FakeSpark]:
         for node in self.nodes.values():

@@ -318,7 +318,7 @@ class ClusterSteps(ClusterEffects):
         headers = []
         for source in topology.sources:
             units = self.source_units(source, entry, rows)
-            fold = max(units) if len(units) > 1 else 0
+            fold = max(units, default=0) if topology.bucketed else 0
             for number, taken in units.items():
                 ends = entry.final and number == max(units)
                 cut = {"cut_ms": entry.pulse, "fold": fold}

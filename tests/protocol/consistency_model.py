@@ -353,11 +353,16 @@ class AvailableCluster(Cluster):
     def at_rest(self) -> str | None:
         return super().at_rest() or self.unsettled()
 
+    def directories(self, node: SimNode) -> list[ReplicaId]:
+        watches = node.protocol.forking.watches.values()
+        ready = {watch.fork.replica for watch in watches if watch.fork is not None and stands_ready(watch)}
+        return [replica for replica in super().directories(node) if replica not in ready]
+
     def unsettled(self) -> str | None:
         """What is still tentative, or was and is not tidied up."""
         for node, watch in self.watches():
             name, stands = watch.replica.replica, watch.state.value
-            if watch.state is not Consistency.STABLE or watch.paused or watch.fork is not None:
+            if watch.state is not Consistency.STABLE or watch.paused or (watch.fork and not stands_ready(watch)):
                 return f"{name} on {node.me} is {stands}, paused: {watch.paused}, with the fork {watch.fork}"
             if name not in node.sparks or node.sparks[name].stopped:
                 return f"the query of {name} on {node.me} does not run"
@@ -373,3 +378,8 @@ class AvailableCluster(Cluster):
                     return f"{node.me} still has {kept} in the inbox of {replica}"
         left = {lane: found for lane, found in self.sink.tentative.items() if found}
         return f"the sink still has {left}" if left else None
+
+
+def stands_ready(watch: Watch) -> bool:
+    """Whether a replica has a fork although nothing is missing, for the case that something will be."""
+    return watch.standing and watch.fork is not None and watch.fork.clean

@@ -6,11 +6,17 @@ some of them and any input comes at all.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import IntEnum
 
+from protocol.cluster_effects import SETTINGS
 from protocol.consistency_model import AvailableCluster
+from protocol.consistency_schedules import TOTAL, UNENDING, Choose, pick_availability, shapes
 from protocol.sim_programs import Lane, lane_of
-from unbroken.protocol.consistency import Policy
+from protocol.sim_tentative import Reached
+from unbroken.protocol.consistency import Policy, Reconcile
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.layout import INGRESS
 
@@ -29,21 +35,43 @@ def linked(cluster: AvailableCluster, client: NodeId, server: NodeId) -> bool:
     return exchange is not None and exchange.alive and not exchange.stalled
 
 
-def paths(cluster: AvailableCluster) -> dict[Lane, Path]:
-    """The best that each sink can get of each of its streams."""
-    topology, found = cluster.topology, {}
-    for part in topology.segments:  # in the order in which data passes them
-        for shard in topology.shards(part):
+def replica_paths(cluster: AvailableCluster) -> dict[ReplicaId, Path]:
+    """The best that each replica can give."""
+    found: dict[ReplicaId, Path] = {}
+    for part in cluster.topology.segments:  # in the order in which data passes them
+        for shard in cluster.topology.shards(part):
             for replica in cluster.store.layout.full(shard):
                 found[replica] = _path(cluster, replica, found)
-    sinks = [stream for stream in topology.streams if topology.is_sink(stream.consumer)]
-    out: dict[Lane, Path] = {}
-    for stream in sinks:
-        best = max(found[replica] for replica in cluster.store.layout.full(stream.producer))
-        if best is Path.TENTATIVE and stream.consumer.part not in topology.tentative_sinks:
-            best = Path.NONE
-        out[lane_of(stream)] = best
-    return out
+    return found
+
+
+def paths(cluster: AvailableCluster) -> dict[Lane, Path]:
+    """The best that each sink can get of each of its streams.
+
+    Where a whole shard is out of reach of whoever cuts the sources, and not all that read from it go on without it,
+    sources are held: what it has yet to process has to be kept for it, and that is bounded.
+    """
+    topology, found = cluster.topology, replica_paths(cluster)
+    heard = {replica: path for replica, path in found.items() if _is_heard(cluster, replica)}
+    known = {shard: _best(shard, heard) for part in topology.segments for shard in topology.shards(part)}
+    sinks = {lane_of(stream): stream.producer for stream in topology.streams if topology.is_sink(stream.consumer)}
+    for shard, path in known.items():
+        consumers = [stream.consumer for stream in topology.outputs(shard)]
+        if path is Path.NONE and any(known.get(consumer, Path.NONE) is Path.NONE for consumer in consumers):
+            return dict.fromkeys(sinks, Path.NONE)
+    return {lane: _best(shard, found) for lane, shard in sinks.items()}
+
+
+def _best(shard: ShardId, found: Mapping[ReplicaId, Path]) -> Path:
+    return max((path for replica, path in found.items() if replica.shard == shard), default=Path.NONE)
+
+
+def _is_heard(cluster: AvailableCluster, replica: ReplicaId) -> bool:
+    """Whether the leader of the ingress hears of a replica, at first or at second hand."""
+    node, sync = cluster.store.layout.placement[replica], cluster.store.sync
+    return any(
+        linked(cluster, node, member) and linked(cluster, member, sync.leader) for member in sync.members
+    )
 
 
 def _path(cluster: AvailableCluster, replica: ReplicaId, found: dict[ReplicaId, Path]) -> Path:
@@ -68,6 +96,18 @@ def _input(cluster: AvailableCluster, node: NodeId, stream: StreamId, found: dic
     return max((found[producer] for producer in reachable), default=Path.NONE)
 
 
+# --- failures that stay as they are ---------------------------------------------------------------------
+
+
+class StaticCluster(AvailableCluster):
+    """A cluster whose layout does not change, whatever happens to its nodes."""
+
+    gate_wait_ms = 150.0
+
+    def may_forget(self, _name: NodeId) -> bool:
+        return False
+
+
 def bound_ms(cluster: AvailableCluster) -> float:
     """The delay that the segments of the longest path may have together."""
     topology = cluster.topology
@@ -80,5 +120,82 @@ def bound_ms(cluster: AvailableCluster) -> float:
     return max(delays.values()) + hedges
 
 
-def shard_of(lane: Lane) -> ShardId:
-    return ShardId(lane[0], lane[1])
+def pick_static(choose: Choose) -> StaticCluster:
+    """A small random flow all of whose segments go on without missing input, in a cluster whose work takes time."""
+    shape = shapes(choose)[choose(5)]
+    policies = (Policy.PROCESS, Policy.DELAY)
+    fork = choose(2) == 0
+    available = {
+        part: replace(
+            pick_availability(choose, Reconcile.FORK if fork else None),
+            max_delay_ms=100.0 + 50 * choose(3),
+            alpha=(0.5, 0.8)[choose(2)],
+            during_failure=policies[choose(2)],
+            during_stabilization=policies[choose(2)],
+        )
+        for part in shape.segments
+    }
+    bucketed = len(shape.sources) > 1 and choose(3) > 0
+    topology = replace(shape, availability=available, bucketed=bucketed, tentative_sinks=frozenset({"sink"}))
+    settings = replace(
+        SETTINGS,
+        pulse_min_ms=40,
+        single_delivery=choose(4) == 0,
+        ack_every=1 + choose(3),
+        standing_ms=10_000 if choose(3) == 0 else 0,
+    )
+    times = {"cost_ms": 5.0 * choose(2), "fork_ms": 15.0 * choose(2)}
+    return StaticCluster(topology, 2 + choose(3), UNENDING, settings, **times)
+
+
+def break_some(cluster: AvailableCluster, rng: random.Random) -> None:
+    """A few failures at once, which leave a member of the ingress."""
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        kinds = ["part"] * 3 + ["kill"] + ["leave"] * (4 if cluster.topology.bucketed else 0)
+        kind = rng.choice(kinds)
+        faults = [fault for fault in cluster.faults() if fault[0] == kind]
+        if kind == "kill":
+            alive = cluster.store.sync.members & cluster.nodes.keys()
+            faults = [fault for fault in faults if alive - {fault[1]}]
+        if faults:
+            cluster.perform(rng.choice(faults))
+
+
+def run_static(seed: int, pick: Callable[[Choose], StaticCluster] = pick_static) -> tuple[StaticCluster, Path]:
+    """Some things fail and stay so for a while: whoever has a stable path gets stable results, whoever has a tentative
+    one gets some, in time. Then all heals. The best path that there was."""
+    rng = random.Random(seed)
+    cluster = pick(rng.randrange)
+    try:
+        cluster.run_to(300)
+        break_some(cluster, rng)
+        bound = bound_ms(cluster)
+        cluster.run_to(cluster.now + bound + 300)
+        best = paths(cluster)
+        _check_delays(cluster, best, bound)
+        cluster.recover_all()
+        goes_on = all(how.reconcile is Reconcile.FORK for how in cluster.topology.availability.values())
+        if goes_on and max(best.values()) is not Path.NONE:
+            cluster.run_to(cluster.now + 1)
+            _check_delays(cluster, dict.fromkeys(best, Path.TENTATIVE), bound)
+        cluster.pulses = max(entry.pulse for entry in cluster.entries.values()) + 3
+        cluster.settle()
+    except Exception as error:
+        raise AssertionError(f"run_static({seed}): {error}") from error
+    TOTAL.update(cluster.counts)
+    return cluster, max(best.values())
+
+
+def _check_delays(cluster: AvailableCluster, best: dict[Lane, Path], bound: float) -> None:
+    """What is cut from this moment on gets to the sinks in time."""
+    start, end = cluster.now, cluster.now + bound + 200
+    cluster.run_to(end + bound)
+    pulses = {pulse: ms for pulse, ms in cluster.cut_ms.items() if start <= ms <= end}
+    if max(best.values()) is not Path.NONE:
+        assert len(pulses) >= 2, f"only {pulses} are cut although there is a path: {best}"
+    for lane, path in best.items():
+        reached = cluster.sink.reached.get(lane, Reached())
+        found = reached.stable if path is Path.STABLE else reached.any
+        for pulse, cut_ms in pulses.items() if path is not Path.NONE else ():
+            assert pulse in found, f"pulse {pulse} has not come to {lane}: {path.name} after {bound} ms"
+            assert found[pulse] <= cut_ms + bound, f"pulse {pulse} took {found[pulse] - cut_ms} ms to {lane}: {path.name}"

@@ -95,6 +95,7 @@ def pick_available(choose: Choose, reconcile: Reconcile | None = None) -> Availa
         catch_up_lag=choose(3),
         ack_every=1 + choose(3),
         warm_units=choose(2),
+        standing_ms=10_000 if choose(3) == 0 else 0,
     )
     times = {"cost_ms": 5.0 * choose(3), "fork_ms": 20.0 * choose(3)}
     return AvailableCluster(topology, 2 + choose(3), 12 + choose(20), settings, standbys=choose(2), **times)

@@ -52,7 +52,7 @@ def bucketed_reference(topology: Topology, entries: Mapping[int, Entry]) -> dict
             for number in closed:
                 for stream in topology.outputs(ShardId(source, 0)):
                     content = source_unit(stream, (bucket_body(number),))
-                    units[stream][number] = _Unit(content, entry.pulse, closed[-1] if len(closed) > 1 else 0)
+                    units[stream][number] = _Unit(content, entry.pulse, closed[-1])
     for shard in [shard for part in topology.segments for shard in topology.shards(part)]:
         _run(topology, shard, units)
     sinks = [stream for stream in topology.streams if topology.is_sink(stream.consumer)]

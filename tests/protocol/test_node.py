@@ -253,7 +253,7 @@ def test_pulses_are_held_while_too_many_are_in_flight() -> None:
     a = node("a")
     assert a.sources is not None
     now = 0.0
-    while a.in_flight() < a.sources.pulse.in_flight_bound:
+    while a.pace.in_flight() < a.sources.pulse.in_flight_bound:
         [poll] = a.handle(Tick(), now)
         assert isinstance(poll, PollSources)
         a.handle(SourcesPolled(poll.pulse, b"", False), now)

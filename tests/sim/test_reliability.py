@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unbroken.cli import cli
@@ -27,10 +27,15 @@ from unbroken.sim.reliability import (
     formula_hours,
     paper_hours,
     spoken,
+    too_short_by,
 )
 from unbroken.sim.reliability_report import rows_of
 
 RUNS = 20_000
+
+untimed = settings(deadline=None)
+"""Examples are quick, and a busy machine makes some of them slow."""
+
 SOMETIMES = Machines(nodes=2, mttf_h=100.0, mttr_h=10.0)
 """Repairs that take a tenth of the time between failures: far from where the formula holds."""
 
@@ -112,10 +117,11 @@ def test_a_longer_repair_of_whole_copies_is_only_theirs() -> None:
     assert formula_hours(Pairs.PARTITION, machines) == formula_hours(Pairs.PARTITION, same)
 
 
-rates = st.floats(1e-6, 1e3)
+rates = st.floats(0.1, 10)
 
 
-@given(st.lists(st.tuples(rates, rates, rates), min_size=1, max_size=8), rates)
+@untimed
+@given(st.lists(st.tuples(rates, rates, rates), min_size=1, max_size=5), rates)
 def test_any_chain_is_solved_like_its_equations(steps: list[tuple[float, float, float]], first: float) -> None:
     more = np.array([first, *(step[0] for step in steps[:-1]), 0.0])
     fewer = np.array([0.0, *(step[1] for step in steps)])
@@ -136,6 +142,7 @@ def known(pairs: Pairs, machines: Machines) -> float:
     return found
 
 
+@untimed
 @given(with_exact, several, hours, hours, st.floats(1.001, 100))
 def test_better_nodes_and_faster_repairs_help_and_more_nodes_do_not(
     pairs: Pairs, nodes: int, mttf_h: float, mttr_h: float, factor: float
@@ -143,10 +150,11 @@ def test_better_nodes_and_faster_repairs_help_and_more_nodes_do_not(
     machines = Machines(nodes, mttf_h, mttr_h)
     usual = known(pairs, machines)
     assert known(pairs, replace(machines, mttf_h=mttf_h * factor)) > usual
-    assert known(pairs, replace(machines, mttr_h=mttr_h / factor)) >= usual
+    assert known(pairs, replace(machines, mttr_h=mttr_h / factor)) >= usual * (1 - 1e-12)
     assert known(pairs, replace(machines, nodes=nodes * 2)) <= usual * (1 + 1e-12)
 
 
+@untimed
 @given(several, hours, hours)
 def test_pairs_of_partitions_are_never_worse_than_whole_copies(nodes: int, mttf_h: float, mttr_h: float) -> None:
     machines = Machines(nodes, mttf_h, mttr_h)
@@ -154,20 +162,24 @@ def test_pairs_of_partitions_are_never_worse_than_whole_copies(nodes: int, mttf_
     assert known(Pairs.PROCESS, machines) >= known(Pairs.PARTITION, machines) * (1 - 1e-12)
 
 
+@untimed
 @given(with_exact, several, hours, hours)
-def test_the_formula_errs_on_the_safe_side_alone(pairs: Pairs, nodes: int, mttf_h: float, mttr_h: float) -> None:
-    machines = Machines(nodes, mttf_h, mttr_h)
-    assert formula_hours(pairs, machines) <= known(pairs, machines) * (1 + 1e-12)
-
-
-@given(with_exact, several, hours, st.floats(1e-8, 1e-2))
-def test_the_formula_holds_as_far_as_the_documentation_says(
-    pairs: Pairs, nodes: int, mttf_h: float, share: float
+def test_the_formula_is_never_too_long_and_too_short_by_no_more_than_it_says(
+    pairs: Pairs, nodes: int, mttf_h: float, mttr_h: float
 ) -> None:
-    """Within 5 %: a repair takes at most 1/60 of the time between failures of what is lost as one (node or copy)."""
-    together = nodes / 2 if pairs is Pairs.CLUSTER else 1
-    machines = Machines(nodes, mttf_h, mttf_h * share / together)
-    assert formula_hours(pairs, machines) == pytest.approx(known(pairs, machines), rel=0.05)
+    machines = Machines(nodes, mttf_h, mttr_h)
+    formula, right = formula_hours(pairs, machines), known(pairs, machines)
+    assert formula <= right * (1 + 1e-12)
+    assert right <= formula * (1 + too_short_by(pairs, machines) + 1e-12)
+
+
+@pytest.mark.parametrize("share", [1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5, 6, 9])
+def test_so_is_the_formula_of_a_ring(nodes: int, share: float) -> None:
+    machines = Machines(nodes, 1.0, share)
+    formula, right = formula_hours(Pairs.CHAINED, machines), enumerated_hours(Pairs.CHAINED, machines)
+    assert formula <= right * (1 + 1e-12)
+    assert right <= formula * (1 + too_short_by(Pairs.CHAINED, machines) + 1e-9)
 
 
 # --- simulation ---------------------------------------------------------------------------------------
@@ -224,6 +236,7 @@ def test_a_ring_of_many_nodes_of_which_some_are_always_down() -> None:
     )
 
 
+@untimed
 @given(st.integers(3, 12), st.integers(0, 2**32 - 1))
 def test_a_ring_knows_at_any_time_who_is_endangered(nodes: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from unbroken import __version__
-from unbroken.cli import looking, measuring, operating, running
+from unbroken.cli import looking, measuring, operating, reliability, running, simulating
 from unbroken.cli.shared import EXIT_FAILED, EXIT_REFUSED, errors
 from unbroken.errors import FlowError, UnbrokenError
 
@@ -16,7 +16,7 @@ COMMANDS = (
     *(running.check, running.run, running.node, running.demo),
     *(looking.status, looking.history),
     *(operating.drain, operating.reinit, operating.upgrade),
-    *(measuring.bench, measuring.chaos),
+    *(measuring.bench, measuring.chaos, simulating.simulate),
 )
 
 
@@ -45,6 +45,9 @@ def cli() -> None:
     # kazoo reports every attempt to connect; what comes of them is said once, by the command.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
+
+for command in reliability.COMMANDS:
+    simulating.simulate.add_command(command)
 
 for command in COMMANDS:
     cli.add_command(command)

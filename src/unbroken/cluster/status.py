@@ -95,7 +95,7 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
             "pulse": ingress.last_pulse,
             "ended": ingress.ended,
             "period_ms": round(protocol.sources.pulse.period_ms, 1),
-            "in_flight": protocol.in_flight(),
+            "in_flight": protocol.pace.in_flight(),
             "rows": node.ingress.feeder.rows,
             "bad_rows": node.ingress.feeder.bad_rows,
             "late_rows": node.ingress.feeder.late_rows,

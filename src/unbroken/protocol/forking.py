@@ -204,7 +204,8 @@ class Forking:
         self.episodes += 1
         shard = replica.replica.shard
         name = ReplicaId(ShardId(fork_of(shard.part), shard.index), self.episodes)
-        watch.fork = Fork.of(name, replica, frozenset(replica.starving()))
+        # One that is kept ready takes what its replica takes, as long as nothing is missing.
+        watch.fork = Fork.of(name, replica, frozenset(replica.starving() if watch.stalled else ()))
         watch.outbox.restart()
         return [ForkReplica(replica.replica, name, replica.committed), *self._feed(watch, watch.fork, replica.inputs)]
 

@@ -69,7 +69,7 @@ from unbroken.protocol.messages import (
 )
 from unbroken.protocol.orders import LeaderKnown, Ordered, OrderRefused, OrdersLost
 from unbroken.protocol.outboxes import Outboxes
-from unbroken.protocol.pace import catches_up, slowest
+from unbroken.protocol.pace import Pace
 from unbroken.protocol.records import Records
 from unbroken.protocol.recovery import ReplicaState
 from unbroken.protocol.replica import SegmentReplica
@@ -133,6 +133,7 @@ class NodeProtocol:
         self.records = Records(self)
         self.leading = Leading(self)
         self.forking = Forking(self)
+        self.pace = Pace(self)
         self.ring = Ring(self.me, tuned.ring_period_ms, tuned.ring_misses)
         self.ring.placed(self.layout)
         self._handlers: dict[type[Any], Callable[[Any, float], list[Instruction]]] = {
@@ -176,27 +177,6 @@ class NodeProtocol:
         times += [*self.joining.wake_times_ms(), *self.holding.wake_times_ms()]
         times += [*self.ring.wake_times_ms(), *self.leading.wake_times_ms(), *self.forking.wake_times_ms()]
         return min(times, default=None)
-
-    def in_flight(self) -> int:
-        """Pulses cut but not yet processed by the fastest counted replica of every shard that is waited for."""
-        newest = self._newest_cut()
-        return newest - slowest(self.topology, self.layout, self.progress, self.ahead, newest)
-
-    def _catches_up(self) -> bool:
-        """Whether something that was gone on without is on its way back."""
-        if not any(self.ahead.values()):
-            return False
-        patience = max((how.patience_ms for how in self.topology.availability.values()), default=0.0)
-        moving = {replica for replica, ms in self.moved.items() if self.seen_ms < ms + patience}
-        return catches_up(self.topology, self.layout, self.progress, moving, self._newest_cut())
-
-    def _newest_cut(self) -> int:
-        """The last pulse that is cut in all sources."""
-        if self.sources is None:
-            return 0
-        if self.topology.bucketed and self.ingress is not None:
-            return min((box.last for box in self.outboxes.of(self.ingress)), default=0)
-        return self.sources.log.last_pulse
 
     def hosted(self) -> list[ReplicaId]:
         """The replicas at work here."""
@@ -280,11 +260,7 @@ class NodeProtocol:
             case Delivered():
                 return self.standing.mark_delivered(message.stream, message.through)
             case Progress():
-                if message.pulse > self.progress.get(message.replica, 0):
-                    self.progress[message.replica] = message.pulse
-                    self.moved[message.replica] = now_ms
-                self.ahead[message.replica] = message.ahead
-                return []
+                return self._hears_progress(event.sender, message, now_ms)
             case Health():
                 self.forking.heard(message)
                 return []
@@ -294,6 +270,18 @@ class NodeProtocol:
                 return self.ring.answered(event.sender, message.number)
             case Append() | AppendAck() | JoinLog() | JoinRefused():
                 return [] if self.sources is None else self.sources.received(event.sender, message)
+
+    def _hears_progress(self, sender: NodeId, message: Progress, now_ms: float) -> list[Instruction]:
+        """How far a replica is. Whoever cuts the sources hears it from another member of the ingress as well: it may be
+        out of reach of the replica, and must not wait for it for ever."""
+        replica, host = message.replica, self.layout.placement.get(message.replica)
+        if message.pulse > self.progress.get(replica, 0):
+            self.progress[replica] = message.pulse
+            self.moved[replica] = now_ms
+        if sender == host or host not in self.links:
+            self.ahead[replica] = message.ahead  # this one may go back, and what comes first hand is newer
+        passes_on = sender == host and self.sources is not None and self.sync.leader not in (self.me, sender)
+        return [Send(self.sync.leader, message)] if passes_on else []
 
     def _sees_serving(self, sender: NodeId, replica: ReplicaId) -> list[Instruction]:
         self.serving.add(replica)
@@ -408,6 +396,8 @@ class NodeProtocol:
             self.sync = event.sync
             for node in sorted(came & self.links):
                 out += self.standing.tell(node)
+            if self.sync.leader in self.links - came:
+                out += self.standing.pass_on(self.sync.leader)
             out += self.subscriptions.update_all()
         return [*out, *([] if self.sources is None else self.sources.in_sync(event.sync))]
 
@@ -473,9 +463,6 @@ class NodeProtocol:
         out += self.upstream.acks()
         if self.sources is not None:
             out += self.sources.placed(set(self.layout.nodes_of(INGRESS)), self.links)
-            newcomers = any(replica in self.progress for replica in self.layout.joining) or self._catches_up()
-            version = self.layout.version if self.topology.at_most_once else 0
-            flight, steady = self.in_flight(), any(self.ahead.values())
-            out += self.sources.tick(now_ms, flight, self.layout.generation, newcomers, version, steady)
+            out += self.pace.tick(self.sources, now_ms)
         out += [*self.ring.tick(now_ms, self.links), *self.leading.tick(now_ms), *self.forking.tick(now_ms)]
         return [*out, *self.joining.tick(now_ms), *self.holding.tick(now_ms)]

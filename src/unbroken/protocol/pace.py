@@ -3,13 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from unbroken.protocol.ids import ReplicaId
+from unbroken.protocol.instructions import Instruction
 from unbroken.protocol.layout import Layout, Topology
+from unbroken.protocol.sources import SourceSide
+
+if TYPE_CHECKING:
+    from unbroken.protocol.node import NodeProtocol
+
+APART = 1 / 3
+"""Share of the patience with missing input by which pulses are apart while something that was gone on without catches
+up, where sources are put together by event time."""
 
 BEHIND = 2_000
 """Pulses by which a shard may be behind whose consumers go on without it; what it has yet to take is kept all the time.
 """
+
+
+@dataclass
+class Pace:
+    """What an ingress node knows of the progress of others, for when to cut the next pulse."""
+
+    node: NodeProtocol
+
+    def in_flight(self) -> int:
+        """Pulses cut but not yet processed by the fastest counted replica of every shard that is waited for."""
+        node, newest = self.node, self._newest()
+        return newest - slowest(node.topology, node.layout, node.progress, node.ahead, newest)
+
+    def tick(self, sources: SourceSide, now_ms: float) -> list[Instruction]:
+        """Cut a pulse if it is time."""
+        node = self.node
+        waits = any(node.ahead.values())
+        newcomers = any(replica in node.progress for replica in node.layout.joining)
+        late = newcomers or (waits and self._catches_up())
+        # Buckets that are closed together are processed together, which is how what is behind catches up.
+        least = self._patience() * APART if node.topology.bucketed and waits else 0.0
+        version = node.layout.version if node.topology.at_most_once else 0
+        return sources.tick(now_ms, self.in_flight(), node.layout.generation, late, version, waits, least)
+
+    def _newest(self) -> int:
+        """The last pulse that is cut in all sources."""
+        node = self.node
+        if node.sources is None:
+            return 0
+        if node.topology.bucketed and node.ingress is not None:
+            return min((box.last for box in node.outboxes.of(node.ingress)), default=0)
+        return node.sources.log.last_pulse
+
+    def _catches_up(self) -> bool:
+        node = self.node
+        moving = {replica for replica, ms in node.moved.items() if node.seen_ms < ms + self._patience()}
+        return catches_up(node.topology, node.layout, node.progress, moving, self._newest())
+
+    def _patience(self) -> float:
+        """How long missing input is waited for where that is not for ever."""
+        return min((how.patience_ms for how in self.node.topology.availability.values()), default=0.0)
 
 
 def slowest(

@@ -68,9 +68,11 @@ class AdaptivePulse:
     roomy: int = 0
     eased_ms: float | None = None
     factor: float = 1.0
+    least_ms: float = 0.0
 
-    def ease(self, now_ms: float, catching_up: bool) -> None:
-        """Whether a newcomer catches up at this moment."""
+    def ease(self, now_ms: float, catching_up: bool, least_ms: float = 0.0) -> None:
+        """Whether somebody catches up at this moment; then pulses are at least ``least_ms`` apart."""
+        self.least_ms = least_ms if catching_up else 0.0
         if not catching_up:
             self.eased_ms, self.factor = None, 1.0
             return
@@ -97,7 +99,7 @@ class AdaptivePulse:
         return True
 
     def next_due_ms(self) -> float:
-        return 0.0 if self.last_ms is None else self.last_ms + self.period_ms * self.factor
+        return 0.0 if self.last_ms is None else self.last_ms + max(self.period_ms * self.factor, self.least_ms)
 
     def check(self) -> None:
         require(self.min_ms <= self.period_ms <= self.max_ms, f"pulse period {self.period_ms} out of bounds")

@@ -56,10 +56,11 @@ class SourceSide:
         catching_up: bool = False,
         layout: int = 0,
         steady: bool = False,
+        least_ms: float = 0.0,
     ) -> list[Instruction]:
         """Cut a pulse if it is time, and give up peers whose grace is over."""
         out: list[Instruction] = []
-        self.pulse.ease(now_ms, catching_up)
+        self.pulse.ease(now_ms, catching_up, least_ms)
         for peer in sorted(peer for peer, until in self.suspects.items() if now_ms >= until):
             del self.suspects[peer]
             out += self._carried(self.log.lost(peer))

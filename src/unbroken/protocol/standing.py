@@ -43,13 +43,21 @@ class Standing:
     def tell(self, to: NodeId) -> list[Instruction]:
         node = self.node
         out = [step for replica in node.replicas.values() for step in self.report(replica, {to})]
-        out += [*node.holding.tell(to), *node.records.tell(to), *node.forking.tell(to)]
+        out += [*node.holding.tell(to), *node.records.tell(to), *node.forking.tell(to), *self.pass_on(to)]
         for shard in node.snapshots:
             out += self._release_before_snapshot(shard, {to})
         for stream, delivery in node.sinks.deliveries.items():
             if delivery.delivered and to in node.hosting.concerned(stream.producer):
                 out.append(Send(to, Delivered(stream, delivery.delivered)))
         return [*out, *node.comparison.repeat(to, node.hosted(), node.layout)]
+
+    def pass_on(self, to: NodeId) -> list[Instruction]:
+        """What a member of the ingress has heard of replicas elsewhere, for the one that cuts the sources."""
+        node = self.node
+        if node.sources is None or to != node.sync.leader or to == node.me:
+            return []
+        others = [r for r in sorted(node.progress) if node.layout.placement.get(r) not in (None, to, node.me)]
+        return [Send(to, self._progress(replica)) for replica in others]
 
     def report(self, replica: SegmentReplica, nodes: Collection[NodeId]) -> list[Instruction]:
         """How far a replica is, for those that keep its input and for those that cut the pulses."""

@@ -22,6 +22,9 @@ UNUSUAL = 2.0
 FADING = 0.99
 """What remains of the longest usual wait with every unit."""
 
+SELDOM = 1 / 2
+"""Share of the patience for which a fork lets input wait while the past is put right."""
+
 REFRESH = 32
 """Pulses by which a fork that is kept ready may be behind: taking these together costs one micro-batch, and so little
 more is to be done when it is needed."""
@@ -197,14 +200,28 @@ class Watch:
         return self.blocked or self.warned or stands or self.state is not Consistency.STABLE
 
     def hold(self) -> bool:
-        """Whether the fork should take nothing at this moment: its replica has the results in time itself."""
+        """Whether the fork should take nothing at this moment.
+
+        While the past is put right it leaves the machine to its replica: it does nothing if that is in time itself, and
+        otherwise takes new input together, seldom enough for the bound.
+        """
         if self.state is Consistency.STABILIZATION and not self.paused:
-            oldest = self.waiting_since(self.replica.committed)
-            return oldest is None or self.seen_ms < oldest + self.how.patience_ms
+            patience = self.how.patience_ms
+            return not (self._aged(self.replica.committed, patience) and self._aged(self.done, patience * SELDOM))
         if self.state is not Consistency.STABLE or self.stalled or self.uncertain or self.fork is None:
             return False
         begins = self.fork.produced == self.fork.begun_at
         return not begins and self.stable < self.fork.done + REFRESH
+
+    @property
+    def done(self) -> int:
+        """The pulse up to which the fork has taken input; that of the replica if there is none."""
+        return self.replica.committed if self.fork is None else self.fork.done
+
+    def _aged(self, pulse: int, age_ms: float) -> bool:
+        """Whether input of pulses after this one waits for so long."""
+        since = self.waiting_since(pulse)
+        return since is not None and self.seen_ms >= since + age_ms
 
     def due(self, now_ms: float) -> list[Results]:
         """Results that are to be given out at this moment."""
@@ -227,7 +244,7 @@ class Watch:
             times += self.fork.wake_times_ms()
             for pulse in {self.fork.done, self.replica.committed}:
                 waits = self.waiting_since(pulse)
-                times += [] if waits is None else [waits + patience]
+                times += [] if waits is None else [waits + patience, waits + patience * SELDOM]
         return [time for time in times if time > self.seen_ms]
 
     def check(self) -> None:

@@ -199,7 +199,8 @@ class Controller:
         self._client = client
         self._absence: Absence | None = None
         self._avoidance = Avoidance()
-        self._due = False
+        self._beat = 0
+        self._soon = False
         self._found: tuple[object, Decision | None] | None = None
 
     @property
@@ -211,22 +212,26 @@ class Controller:
         """Something may have to be decided."""
         if not self.in_office:
             self._absence = None
-        elif not self._due:
-            self._due = True
+        elif not self._soon:
+            self._soon = True
             model = self._client.zookeeper.model
             kernel = self._client.zookeeper.kernel
             kernel.after(2 * model.latency_ms + kernel.random("control").random() * model.watch_ms, self._turn)
 
-    def _turn(self, _: object) -> None:
-        self._due = False
+    def _turn(self, beat: int | None) -> None:
+        """Decide, and again after a while; only the latest beat goes on, or there would be more and more of them."""
+        if beat is None:
+            self._soon = False
+            self._beat += 1
+        elif beat != self._beat:
+            return
         client = self._client
         if not client.process.alive or not self.in_office:
             self._absence = None
             return
         if client.reachable:
             self._decide()
-        self._due = True
-        client.zookeeper.kernel.after(client.zookeeper.model.control_ms, self._turn)
+        client.zookeeper.kernel.after(client.zookeeper.model.control_ms, self._turn, self._beat)
 
     def _decide(self) -> None:
         client, store = self._client, self._client.zookeeper

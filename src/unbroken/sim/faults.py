@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
 
 from unbroken.protocol.events import PushArrived, ReplicaStopped
 from unbroken.protocol.ids import NodeId
+from unbroken.protocol.replica import RESTARTS
 from unbroken.sim.content import is_fork
+from unbroken.sim.sparing import forgettable, spares
 from unbroken.sim.world import World
 from unbroken.sim.zookeeper import ZOOKEEPER
 
@@ -115,7 +117,7 @@ class Injector:
     tell: Callable[[str], None]
     done: list[Fault] = field(default_factory=list)
     skipped: int = 0
-    _active: dict[int, Callable[[], None]] = field(default_factory=dict)
+    _active: dict[int, tuple[Fault, Callable[[], None]]] = field(default_factory=dict)
     _wounded: bool = False
     _serial: int = 0
     _over: bool = False
@@ -127,7 +129,7 @@ class Injector:
     def heal_all(self) -> None:
         """No more faults: everything that was away comes back, except disks that are lost."""
         self._over = True
-        for undo in list(self._active.values()):
+        for _, undo in list(self._active.values()):
             undo()
         self._active.clear()
         for name in self.world.machines:
@@ -141,10 +143,8 @@ class Injector:
             return
         if not self._bearable(fault):
             if fault.postponed < MOST_POSTPONED:
-                later = Fault(
-                    fault.at_ms, fault.kind, fault.target, fault.other, fault.length_ms, fault.postponed + 1
-                )
-                self.world.kernel.after(POSTPONED_MS, self._strike, later)
+                again = replace(fault, postponed=fault.postponed + 1)
+                self.world.kernel.after(POSTPONED_MS, self._strike, again)
             else:
                 self.skipped += 1
             return
@@ -158,27 +158,25 @@ class Injector:
         self.world.kernel.note(f"fault {fault}")
         self.tell(f"fault: {fault}")
         self._serial += 1
-        number = self._serial
-        if fault.kind not in HARMLESS:
-            self._active[number] = undo
-        else:
-            self._active[-number] = undo
-        self.world.kernel.after(fault.length_ms, self._undo, number if fault.kind not in HARMLESS else -number)
+        self._active[self._serial] = (fault, undo)
+        self.world.kernel.after(fault.length_ms, self._undo, self._serial)
 
     def _undo(self, number: int) -> None:
-        undo = self._active.pop(number, None)
-        if undo is not None:
-            undo()
+        found = self._active.pop(number, None)
+        if found is not None:
+            found[1]()
 
     def _bearable(self, fault: Fault) -> bool:
         if fault.kind in HARMLESS:
             return True
-        busy = any(number > 0 for number in self._active)
+        busy = any(active.kind not in HARMLESS for active, _ in self._active.values())
         if fault.kind in ALONE or self.fragile or self._wounded:
             if busy or not self._whole():
                 return False
             self._wounded = False
-        return True
+        if fault.kind is Kind.WIPE:
+            return spares(self.world, self.world.zookeeper.layout.hosted(fault.target))
+        return not self.fragile or forgettable(self.world, fault.target)
 
     def _whole(self) -> bool:
         """Whether everything is as redundant as it should be, and known to be."""
@@ -283,12 +281,13 @@ class Injector:
             return None
         replica = found[int(fault.length_ms) % len(found)]
         if fault.kind is Kind.QUERY:
+            if process.protocol.replicas[replica].failures >= RESTARTS and not spares(self.world, [replica]):
+                return None
             process.fail_query(replica, "out of memory")
         elif fault.kind is Kind.RENEW:
             self.world.zookeeper.renewed[replica] = None
         else:
-            spare = self.world.zookeeper.layout.full(replica.shard) - {replica}
-            if not spare:
+            if not spares(self.world, [replica]):
                 return None
             process.post(ReplicaStopped(replica, "the disk is full"))
         return lambda: None

@@ -159,6 +159,7 @@ class NodeProcess:
         """Go on: first what has come meanwhile, then what should have been done."""
         self.frozen = False
         self.client.touch()
+        self._queue.append((TICK, None))
         self.drain()
         stalled, self._stalled = self._stalled, []
         for action, argument in stalled:
@@ -308,7 +309,9 @@ class NodeProcess:
             del disk.outbox[step.stream, number]
         if is_fork(step.replica):
             return
-        if self.world.check_every:
+        if self.world.topology.is_sink(step.stream.consumer):
+            self.world.sink.done_with(step.stream, max(step.numbers, default=0))
+        elif self.world.check_every:
             self.world.check_dropped(self, step)
         if step.replica.shard == INGRESS and self.ingress is not None and self.protocol is not None:
             self.ingress.trim([box.base for box in self.protocol.outboxes.of(step.replica)])

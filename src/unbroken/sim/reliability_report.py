@@ -22,6 +22,7 @@ from unbroken.sim.reliability import (
     formula_hours,
     paper_hours,
     spoken,
+    too_short_by,
 )
 
 AGREEMENT = 0.05
@@ -73,6 +74,7 @@ class Row:
             "exact_h": self.exact_h,
             "simulated": asdict(self.simulated),
             "formula_off": self.off,
+            "formula_too_short_by_at_most": too_short_by(self.pairs, self.machines),
             "formula_holds": abs(self.off) <= AGREEMENT,
             "chance_in_a_year": chance_in_a_year(self.simulated.hours),
         }

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from unbroken.errors import require
+from unbroken.protocol.consistency import Consistency
 from unbroken.protocol.events import Event
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Entry
@@ -263,9 +264,6 @@ class World:
         owner, stream, last = step.replica, step.stream, max(step.numbers, default=0)
         again = last <= process.dropped.get((owner, stream), 0)
         process.dropped[owner, stream] = max(last, process.dropped.get((owner, stream), 0))
-        if self.topology.is_sink(stream.consumer):
-            self.sink.done_with(stream, last)
-            return
         assert process.protocol is not None
         for consumer in () if again else process.protocol.layout.counted(stream.consumer):
             held = self.where.get(consumer)
@@ -329,7 +327,17 @@ class World:
                     last = self._last_of(replica.shard, ended)
                     if query.disk.committed < last:
                         return f"{replica} has only committed {query.disk.committed}, not {last}"
-        return self.shortage()
+        return self.shortage() or self._unsettled()
+
+    def _unsettled(self) -> str | None:
+        """What is still tentative."""
+        for process in self.processes():
+            watches = {} if process.protocol is None else process.protocol.forking.watches
+            for replica, watch in watches.items():
+                if watch.state is not Consistency.STABLE or watch.fork is not None or watch.paused:
+                    return f"{replica} on {process.name} is {watch.state.value}, with the fork {watch.fork}"
+        left = {str(stream): sorted(kept) for stream, kept in self.sink.tentative.items() if kept}
+        return f"the sinks still have tentative results of {left}" if left else None
 
     def _last_of(self, shard: ShardId, ended: int) -> float:
         """The last unit that a shard produces; where leaders order, only the unit itself tells."""

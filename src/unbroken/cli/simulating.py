@@ -1,0 +1,86 @@
+"""Commands that run the protocol on virtual time: ``simulate``."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from unbroken.cli.shared import EXIT_FAILED, errors, out
+
+
+@click.group()
+def simulate() -> None:
+    """Run the real protocol on simulated machines, links and faults."""
+
+
+@simulate.command("faults")
+@click.option("--seeds", default=20, show_default=True, help="How many random flows to run.")
+@click.option("--first", default=0, show_default=True, help="The first seed.")
+@click.option("--length", "length_s", default=20.0, show_default=True, help="Simulated seconds in which faults begin.")
+@click.option("--mean", "mean_s", default=1.5, show_default=True, help="Mean simulated seconds between two faults.")
+@click.option("--nodes", "most_nodes", default=50, show_default=True, help="Most nodes of a flow.")
+@click.option(
+    "--check-every",
+    default=1,
+    show_default=True,
+    help="Events of a run after which a node checks all its invariants; 0: only when the whole is looked at.",
+)
+@click.option("--story", is_flag=True, help="Tell of a failure what happened to the units that it is about.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per seed and one for the campaign.")
+def simulate_faults(
+    seeds: int,
+    first: int,
+    length_s: float,
+    mean_s: float,
+    most_nodes: int,
+    check_every: int,
+    story: bool,
+    as_json: bool,
+) -> None:
+    """Random flows under random faults: no invariant broken, and the output of a run without faults.
+
+    Example: unbroken simulate faults --first 17 --seeds 1 --story
+    """
+    from unbroken.sim.campaign import Options, Outcome, run_campaign, summary
+
+    options = Options(length_s, mean_s, most_nodes, check_every)
+    outcomes: list[Outcome] = []
+
+    def told(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        if as_json:
+            click.echo(json.dumps(outcome.to_json()))
+        if outcome.ok:
+            _say(f"seed {outcome.seed} passed in {outcome.took_s:.1f} s: {outcome.flow}")
+            return
+        _say(f"seed {outcome.seed} FAILED: {outcome.flow}\n  {outcome.failure}\n  {options.command(outcome.seed)}")
+        for line in outcome.story:
+            click.echo(line, err=as_json)
+
+    passed = run_campaign(range(first, first + seeds), options, story, told)
+    click.echo(json.dumps({"summary": summary(outcomes)}, indent=None if as_json else 2))
+    sys.exit(0 if passed else EXIT_FAILED)
+
+
+@simulate.command("scale")
+@click.option("--nodes", default=1_000, show_default=True)
+@click.option("--seconds", default=60.0, show_default=True, help="Simulated seconds.")
+@click.option("--pulse", "pulse_ms", default=1_000.0, show_default=True, help="Length of every pulse in milliseconds.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--mesh", is_flag=True, help="Link every node to every other one, as real nodes are.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+def simulate_scale(nodes: int, seconds: float, pulse_ms: float, seed: int, mesh: bool, as_json: bool) -> None:
+    """One flow on many nodes without faults: how fast it is simulated."""
+    from unbroken.sim.scale import run_scale
+
+    result = run_scale(nodes, seconds, pulse_ms, seed, mesh, _say)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        out.print_json(data=result)
+
+
+def _say(text: str) -> None:
+    errors.print(text, highlight=False, markup=False, soft_wrap=True)
