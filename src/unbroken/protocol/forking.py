@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from unbroken.protocol.consistency import Consistency, Policy
+from unbroken.protocol.consistency import Availability, Consistency, Policy
 from unbroken.protocol.events import Produced, QueryFailed, UnitArrived
 from unbroken.protocol.fork import Fork
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, fork_of
@@ -31,6 +31,11 @@ from unbroken.protocol.watch import Watch
 if TYPE_CHECKING:
     from unbroken.protocol.node import NodeProtocol
 
+WAITS = Availability(10_000, during_failure=Policy.SUSPEND, during_stabilization=Policy.SUSPEND)
+"""For replicas that wait for missing input however long, where sources go their own ways. They have to say so: what
+they lack may not even have been asked for, as long as sources are held until all that was cut is processed. In ten
+seconds any input comes that is only late."""
+
 
 @dataclass
 class Forking:
@@ -53,10 +58,13 @@ class Forking:
 
     def open(self, replica: SegmentReplica) -> None:
         how = self.node.topology.availability.get(replica.replica.shard.part)
-        if how is None:
+        if how is not None:
+            for inbox in replica.inboxes.values():
+                inbox.limit = FAILURE_WINDOW
+        elif self.node.topology.bucketed:
+            how = WAITS
+        else:
             return
-        for inbox in replica.inboxes.values():
-            inbox.limit = FAILURE_WINDOW
         inputs = {stream: TentativeInbox(stream, how.patience_ms / 2) for stream in replica.inputs}
         tuned = self.node.settings
         watch = Watch(replica, how, inputs, warm_up=(tuned.warm_units, tuned.warm_ms), began=replica.produced)

@@ -70,16 +70,19 @@ def slowest(
     """The pulse that the fastest counted replica of every shard has processed.
 
     A shard that has yet to take over its predecessor's state holds nobody up. Neither does one that lacks input and has
-    what it can have of it up to some pulse (``ahead``), nor one whose consumers all go on without it like that.
+    what it can have of it up to some pulse (``ahead``), nor one whose consumers all go on without it like that, nor one
+    that has processed all that it was given by such a one.
     """
     reached: dict[str, int] = {}
     without: set[str] = set()
+    done: dict[str, int] = {}
     for part in reversed(list(topology.segments)):
-        own = newest
+        own = done[part] = newest
         for shard in topology.shards(part):
             if part in topology.replaces and not layout.full(shard):
                 continue
             counted = layout.counted(shard)
+            done[part] = min(done[part], max((progress.get(r, 0) for r in counted), default=0))
             own = min(own, max((max(progress.get(r, 0), ahead.get(r, 0)) for r in counted), default=0))
             if any(ahead.get(replica) for replica in counted):
                 without.add(part)
@@ -89,6 +92,11 @@ def slowest(
             without.add(part)
             own = lifted
         reached[part] = own
+    for part in topology.segments:
+        makers = [maker for maker in topology.producers_of(part) if maker in done]
+        if without & set(makers) and done[part] >= min(done[maker] for maker in makers):
+            without.add(part)
+            reached[part] = max(reached[part], min(reached[maker] for maker in makers))
     return min(reached.values(), default=newest)
 
 

@@ -48,10 +48,12 @@ class Reconciling:
     def processed(self, event: Produced) -> None:
         """A replica has processed a unit: the time that was in force decides how long its input matters."""
         log = self.logs.get(event.replica)
-        if log is not None:
-            how = self.watches[event.replica].how
-            cut_ms = max((header.cut_ms for header in event.headers), default=0)
-            log.processed(event.number, event.watermark_ms if how.timed else cut_ms)
+        if log is None:
+            return
+        watch = self.watches[event.replica]
+        cut_ms = max((header.cut_ms for header in event.headers), default=0)
+        time_ms = event.watermark_ms if watch.how.timed else cut_ms
+        log.processed(event.number, time_ms if watch.replica.alone(event.number) else None)
 
     def commit(self, replica: SegmentReplica, event: GateAsked) -> list[Instruction]:
         """A replica has committed micro-batches; what of their input can be let go."""

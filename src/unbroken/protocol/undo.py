@@ -32,8 +32,12 @@ class UndoLog:
         how = watch.how
         return cls(Causes(Strategy(horizon_ms=how.horizon_ms, timed=how.timed)))
 
-    def processed(self, number: int, time_ms: float) -> None:
-        self.causes.note(number, time_ms)
+    def processed(self, number: int, time_ms: float | None) -> None:
+        """``time_ms`` was in force; None if several units were processed together, whose times nobody knows."""
+        if time_ms is None:
+            self.causes.marks.clear()
+        else:
+            self.causes.note(number, time_ms)
 
     def committing(self, replica: SegmentReplica, through: int) -> None:
         """Units up to ``through`` are about to become part of the state."""
