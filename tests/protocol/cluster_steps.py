@@ -43,9 +43,8 @@ Action = tuple[Any, ...]
 """What can happen next: the name of a ``do_`` method and its arguments."""
 
 
-
 class ClusterSteps(ClusterEffects):
-    """A cluster in which nothing happens unless ``perform`` is called. A question to the gate waits ``gate_wait_ms``."""
+    """A cluster in which nothing happens unless ``perform`` is called. Questions to gates wait ``gate_wait_ms``."""
 
     gate_wait_ms = 30.0
 
@@ -323,7 +322,8 @@ class ClusterSteps(ClusterEffects):
                 ends = entry.final and number == max(units)
                 cut = {"cut_ms": entry.pulse, "fold": fold}
                 for stream in topology.outputs(ShardId(source, 0)):
-                    headers.append(self.write_unit(disk, stream, number, source_unit(stream, taken), ends, *facts, **cut))
+                    unit = source_unit(stream, taken)
+                    headers.append(self.write_unit(disk, stream, number, unit, ends, *facts, **cut))
         self.handle(node.me, Produced(replica, entry.pulse, tuple(headers)))
 
     def source_units(self, _source: str, entry: Entry, rows: tuple[bytes, ...]) -> dict[int, tuple[bytes, ...]]:

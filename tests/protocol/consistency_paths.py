@@ -1,7 +1,7 @@
 """What can be expected of a simulated cluster in which nothing changes any more: which results get to the sinks.
 
-A replica has a stable path if each of its inputs comes from one that has; it has a tentative one if it may go on without
-some of them and any input comes at all.
+A replica has a stable path if each of its inputs comes from one that has; it has a tentative one if it may go on
+without some of them and any input comes at all.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ def _best(shard: ShardId, found: Mapping[ReplicaId, Path]) -> Path:
 def _is_heard(cluster: AvailableCluster, replica: ReplicaId) -> bool:
     """Whether the leader of the ingress hears of a replica, at first or at second hand."""
     node, sync = cluster.store.layout.placement[replica], cluster.store.sync
-    return any(
-        linked(cluster, node, member) and linked(cluster, member, sync.leader) for member in sync.members
-    )
+    return any(linked(cluster, node, member) and linked(cluster, member, sync.leader) for member in sync.members)
 
 
 def _path(cluster: AvailableCluster, replica: ReplicaId, found: dict[ReplicaId, Path]) -> Path:
@@ -198,4 +196,5 @@ def _check_delays(cluster: AvailableCluster, best: dict[Lane, Path], bound: floa
         found = reached.stable if path is Path.STABLE else reached.any
         for pulse, cut_ms in pulses.items() if path is not Path.NONE else ():
             assert pulse in found, f"pulse {pulse} has not come to {lane}: {path.name} after {bound} ms"
-            assert found[pulse] <= cut_ms + bound, f"pulse {pulse} took {found[pulse] - cut_ms} ms to {lane}: {path.name}"
+            took_ms = found[pulse] - cut_ms
+            assert took_ms <= bound, f"pulse {pulse} took {took_ms} ms to {lane}: {path.name}"

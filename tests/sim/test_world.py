@@ -8,7 +8,9 @@ from random import Random
 import pytest
 
 from unbroken.errors import InvariantViolation
-from unbroken.protocol.ids import ReplicaId
+from unbroken.protocol.controller import Decision
+from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.instructions import DropOutbox
 from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.protocol.strategy import Ha, Strategy
 from unbroken.sim.faults import Fault, Injector, Kind
@@ -144,8 +146,6 @@ def test_a_layout_is_only_replaced_by_who_has_seen_it() -> None:
     world = World(SETUP, seed=2)
     world.kernel.run(3_000.0)
     store = world.zookeeper
-    from unbroken.protocol.controller import Decision
-
     decision = Decision(replace(store.layout, version=store.layout.version + 1), ("other",))
     assert not store.publish(decision, store.layout.version - 1, store.sync.version)
     assert not store.publish(decision, store.layout.version, store.sync.version + 1)
@@ -153,9 +153,9 @@ def test_a_layout_is_only_replaced_by_who_has_seen_it() -> None:
 
 
 def test_a_corrupt_replica_is_found_and_built_again() -> None:
-    world = World(SETUP, seed=2)
+    world = World(Setup(chain((1,), replicas=3), 4), seed=2)
     world.kernel.run(3_000.0)
-    replica = ReplicaId.parse("s0.0#1")
+    replica = ReplicaId.parse("s0.0#2")
     node = world.process(world.zookeeper.layout.placement[replica])
     assert node is not None
     query = node.queries[replica]
@@ -181,11 +181,14 @@ def test_a_wrong_result_is_noticed() -> None:
 def test_a_unit_that_is_dropped_too_early_is_noticed() -> None:
     world = World(Setup(chain((1, 1)), 2), seed=1)
     world.kernel.run(3_000.0)
-    held = world.where[ReplicaId.parse("s1.0#0")]
-    held.committed = 0
-    held.cuts.clear()
-    with pytest.raises(InvariantViolation, match="dropped before s1"):
-        world.kernel.run(6_000.0)
+    owner, stream = ReplicaId.parse("s0.0#0"), StreamId.parse("s0.0>s1.0")
+    process = world.process(world.zookeeper.layout.placement[owner])
+    assert process is not None
+    done = min(world.where[ReplicaId.parse(name)].committed for name in ("s1.0#0", "s1.0#1"))
+    process.dropped.clear()
+    world.check_dropped(process, DropOutbox(owner, stream, (done,)))
+    with pytest.raises(InvariantViolation, match="is dropped before s1"):
+        world.check_dropped(process, DropOutbox(owner, stream, (done + 10,)))
 
 
 def test_flows_are_random_and_fit_their_nodes() -> None:
@@ -195,5 +198,5 @@ def test_flows_are_random_and_fit_their_nodes() -> None:
     for flow in flows:
         topology = flow.setup.topology
         assert flow.setup.nodes <= 50
-        assert max(topology.strategy(part).nodes for part in topology.replicas) <= flow.setup.nodes + 0
+        assert max(topology.strategy(part).nodes for part in topology.replicas) <= flow.setup.nodes
         assert topology.replicas[INGRESS.part] >= 2

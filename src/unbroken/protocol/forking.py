@@ -68,6 +68,7 @@ class Forking:
         inputs = {stream: TentativeInbox(stream, how.patience_ms / 2) for stream in replica.inputs}
         tuned = self.node.settings
         watch = Watch(replica, how, inputs, warm_up=(tuned.warm_units, tuned.warm_ms), began=replica.produced)
+        watch.close = len(self.node.topology.segments) + 2
         watch.standing = how.patience_ms < tuned.standing_ms and how.during_failure is not Policy.SUSPEND
         self.watches[replica.replica] = watch
         self.reconciling.open(watch)

@@ -38,9 +38,9 @@ class Watch:
     ``processed``; ``newest`` is the highest of them. Nothing is late before the replica is ``warm``: it has
     processed so many units, or has had so much time. ``usual_ms`` is how long input is missing when nothing is wrong;
     ``warned`` says that all replicas of a producer lack input themselves. With ``standing``, a fork is kept ready while
-    nothing is missing. A fork that failed is not tried
-    again before ``not_before_ms``. While ``paused``, the query of the replica itself rests. ``told`` is what others
-    have heard of it.
+    nothing is missing. ``close`` is by how many pulses it may be behind when nothing is wrong. A fork that failed is
+    not tried again before ``not_before_ms``. While ``paused``, the query of the replica itself rests. ``told`` is what
+    others have heard of it.
 
     Invariant: a replica is stable unless something tentative was, or could have been, given out that it has not
     replaced.
@@ -52,6 +52,7 @@ class Watch:
     state: Consistency = Consistency.STABLE
     warm_up: tuple[int, float] = (0, 0.0)
     standing: bool = False
+    close: int = 0
     stand_after_ms: float = 0.0
     opened_ms: float | None = None
     began: int = 0
@@ -101,10 +102,16 @@ class Watch:
 
     @property
     def ahead(self) -> int:
-        """The pulse up to which nobody has to wait for this replica, although it does; 0 if it does not wait."""
-        suspended = self.state is Consistency.STABILIZATION and self._policy is Policy.SUSPEND
+        """The pulse up to which nobody has to wait for this replica, although it does; 0 if it does not wait.
+
+        One that puts its past right is waited for when it is suspended, or nearly there: in a flow that is given as
+        much as it can carry it would never be.
+        """
+        if self.state is Consistency.STABILIZATION and not self.paused:
+            waited_for = self._policy is Policy.SUSPEND or self.front <= self.stable + self.close
+            return 0 if waited_for else self.front
         waits = self.state is not Consistency.STABLE or self.stalled
-        return self.front if waits and not suspended else 0
+        return self.front if waits else 0
 
     @property
     def _policy(self) -> Policy:

@@ -335,7 +335,8 @@ class World:
             watches = {} if process.protocol is None else process.protocol.forking.watches
             for replica, watch in watches.items():
                 if watch.state is not Consistency.STABLE or watch.fork is not None or watch.paused:
-                    return f"{replica} on {process.name} is {watch.state.value}, with the fork {watch.fork}"
+                    fork = None if watch.fork is None else str(watch.fork.replica)
+                    return f"{replica} on {process.name} is {watch.state.value}, with the fork {fork}"
         left = {str(stream): sorted(kept) for stream, kept in self.sink.tentative.items() if kept}
         return f"the sinks still have tentative results of {left}" if left else None
 
