@@ -116,7 +116,7 @@ def test_a_crash_at_any_entry_changes_nothing(tmp_path: Path, lag: dict[str, int
 
 def give_all(member: Member) -> None:
     """Let the scripts of a member be where those of the reference are at its end."""
-    readers = member.feeder._readers
+    readers: dict[str, Any] = dict(member.feeder._readers)
     readers["made"]._script.there = 3 * PULSES
     readers["away"]._script.there = 4 * (PULSES - 3)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class _Reader(SourceReader):
         return Rows(rows_at(self._script.times[start or 0 : end], start or 0))
 
 
-def make_flow(scripts: dict[str, SourceConnector], disorder: str | float = 0, **settings: Any) -> Dataflow:
+def make_flow(scripts: Mapping[str, SourceConnector], disorder: str | float = 0, **settings: Any) -> Dataflow:
     flow = Dataflow("timed", nodes=2, ordering="bucket", bucket=SIZE, bucket_origin=NOON, **settings)
     for name, script in scripts.items():
         flow.source(name, script, event_time="at", disorder=disorder)

@@ -228,7 +228,7 @@ class ClusterSteps(ClusterEffects):
             # What is processed again to build a state is not for anybody.
             faithful = spark.corrupt_from is None and (box is None or number > max(box.base, disk.valid))
             facts = (header.generation, header.layout, faithful)
-            cut = {"cut_ms": header.cut_ms, "fold": header.fold}
+            cut: dict[str, Any] = {"cut_ms": header.cut_ms, "fold": header.fold}
             for between in range(spark.committed + 1, number) if header.fold else ():
                 nothing = no_rows(stream, between)
                 headers.append(self.write_unit(disk, stream, between, nothing, False, *facts, between, **cut))
@@ -320,7 +320,7 @@ class ClusterSteps(ClusterEffects):
             fold = max(units, default=0) if topology.bucketed else 0
             for number, taken in units.items():
                 ends = entry.final and number == max(units)
-                cut = {"cut_ms": entry.pulse, "fold": fold}
+                cut: dict[str, Any] = {"cut_ms": entry.pulse, "fold": fold}
                 for stream in topology.outputs(ShardId(source, 0)):
                     unit = source_unit(stream, taken)
                     headers.append(self.write_unit(disk, stream, number, unit, ends, *facts, **cut))

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import IntEnum
+from typing import Any
 
 from protocol.cluster_effects import SETTINGS
 from protocol.consistency_model import AvailableCluster
@@ -142,7 +143,7 @@ def pick_static(choose: Choose) -> StaticCluster:
         ack_every=1 + choose(3),
         standing_ms=10_000 if choose(3) == 0 else 0,
     )
-    times = {"cost_ms": 5.0 * choose(2), "fork_ms": 15.0 * choose(2)}
+    times: dict[str, Any] = {"cost_ms": 5.0 * choose(2), "fork_ms": 15.0 * choose(2)}
     return StaticCluster(topology, 2 + choose(3), UNENDING, settings, **times)
 
 

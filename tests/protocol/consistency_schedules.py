@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from protocol.cluster_effects import SETTINGS
 from protocol.consistency_model import AvailableCluster
@@ -97,7 +98,7 @@ def pick_available(choose: Choose, reconcile: Reconcile | None = None) -> Availa
         warm_units=choose(2),
         standing_ms=10_000 if choose(3) == 0 else 0,
     )
-    times = {"cost_ms": 5.0 * choose(3), "fork_ms": 20.0 * choose(3)}
+    times: dict[str, Any] = {"cost_ms": 5.0 * choose(3), "fork_ms": 20.0 * choose(3)}
     return AvailableCluster(topology, 2 + choose(3), 12 + choose(20), settings, standbys=choose(2), **times)
 
 

@@ -32,9 +32,10 @@ def test_the_fastest_replica_of_the_slowest_shard() -> None:
 
 
 def test_nobody_waits_for_one_that_lacks_input() -> None:
-    assert reached(JOIN, pulses(a=9, b=4, join=4, last=4), pulses(join=9, last=9)) == 9 - 5
-    progress = pulses(a=9, b=4, join=4, last=4)
-    assert reached(JOIN, progress, pulses(join=9, last=9), newest=4) == 4
+    progress = pulses(a=10, b=10, join=4, last=4)
+    assert reached(JOIN, progress) == 4
+    assert reached(JOIN, progress, pulses(join=9, last=9)) == 9
+    assert reached(JOIN, progress, pulses(join=(0, 9), last=9)) == 9, "the other one will get it from the first"
 
 
 def test_nor_for_one_that_all_go_on_without() -> None:
