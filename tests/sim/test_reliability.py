@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -267,7 +268,7 @@ def test_seeds_reproduce() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"nodes": 1}, {"nodes": 10_001}, {"mttf_h": 0.0}, {"mttr_h": float("nan")}, {"cluster_mttr_h": -1.0}]
 )
-def test_machines_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+def test_machines_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UnbrokenError):
         replace(SOMETIMES, **wrong)
 

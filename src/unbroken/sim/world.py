@@ -334,8 +334,9 @@ class World:
         for process in self.processes():
             watches = {} if process.protocol is None else process.protocol.forking.watches
             for replica, watch in watches.items():
-                if watch.state is not Consistency.STABLE or watch.fork is not None or watch.paused:
-                    fork = None if watch.fork is None else str(watch.fork.replica)
+                fork = None if watch.fork is None else str(watch.fork.replica)
+                kept_ready = watch.standing and watch.fork is not None and watch.fork.clean
+                if watch.state is not Consistency.STABLE or watch.paused or (fork is not None and not kept_ready):
                     return f"{replica} on {process.name} is {watch.state.value}, with the fork {fork}"
         left = {str(stream): sorted(kept) for stream, kept in self.sink.tentative.items() if kept}
         return f"the sinks still have tentative results of {left}" if left else None
