@@ -208,6 +208,8 @@ class Broker:
             "transaction.state.log.num.partitions": "2",
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
+            # Records with times of long ago stay, unless a topic says otherwise.
+            "log.retention.ms": "-1",
             # Looked at every few minutes by default, which no test is long enough to see.
             "log.retention.check.interval.ms": "500",
             "log.cleaner.backoff.ms": "200",

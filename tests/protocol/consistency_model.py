@@ -286,7 +286,7 @@ class AvailableCluster(Cluster):
     def faults(self) -> list[Action]:
         out = super().faults()
         if self.topology.bucketed:
-            out = [fault for fault in out if fault[0] not in ("push", "upgrade")]
+            out = [fault for fault in out if fault[0] != "push"]
             out += [("back" if source in self.away else "leave", source) for source in self.topology.sources]
         for pair in combinations(sorted(self.nodes), 2):
             out.append(("heal" if frozenset(pair) in self.parted else "part", *pair))
@@ -297,6 +297,10 @@ class AvailableCluster(Cluster):
         for name, node in self.nodes.items():
             out += [("spoil", name, fork) for fork in node.disk.replicas if is_fork(fork)]
         return out
+
+    def wishes(self) -> list[Action]:
+        """The code of a flow whose sources go their own ways cannot be replaced."""
+        return [] if self.topology.bucketed else super().wishes()
 
     def do_leave(self, source: str) -> None:
         """A source cannot be asked any more; what it has meanwhile comes when it is back."""
