@@ -58,6 +58,7 @@ def test_single_delivery_sends_each_unit_once_to_each_replica(whole: Running) ->
     assert bytes_["state"] == 0
 
 
+@pytest.mark.slow
 def test_one_producer_and_one_consumer_are_lost_at_once(whole: Running) -> None:
     layout = whole.layout
     pairs = [
@@ -160,6 +161,7 @@ def test_a_node_is_cut_off_from_zookeeper_only(whole: Running) -> None:
         assert f"{replica} on {ODD} was replaced and is given up here" in told
 
 
+@pytest.mark.slow
 def test_a_disk_is_full(whole: Running) -> None:
     """The replica that cannot write says so and is replaced; the others go on."""
     if not whole.cluster.mounted:

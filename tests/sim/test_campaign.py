@@ -11,6 +11,8 @@ from unbroken.cli import cli
 from unbroken.sim.campaign import Options, run_seed, summary
 from unbroken.sim.world import World
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = Options(length_s=5.0, mean_s=1.0, most_nodes=4, check_every=7)
 
 

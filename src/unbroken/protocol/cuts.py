@@ -163,21 +163,32 @@ class LeaderCuts:
 class ForkCuts:
     """A micro-batch takes everything up to the last pulse that is complete in all inputs but the ``missing`` ones.
 
-    Nobody else has to agree. ``done`` is the pulse up to which input is taken; ``held`` stops the fork.
+    Nobody else has to agree. ``done`` is the pulse up to which input is taken; ``held`` stops the fork. Results up to
+    pulse ``known`` were given out by another one: they are not put together with those that follow, as nobody should
+    get them twice.
     """
 
     inboxes: Mapping[StreamId, Inbox]
     done: int
     missing: frozenset[StreamId] = frozenset()
     held: bool = False
+    known: int = 0
     generation: int = 1
     joined: int = 0
 
-    def target(self) -> int:
-        """The pulse up to which the next micro-batch goes; not beyond ``done`` if there is none."""
+    def reach(self) -> int:
+        """The pulse up to which there is input."""
         reaches = {stream: inbox.reach for stream, inbox in self.inboxes.items()}
         there = [reach for stream, reach in reaches.items() if stream not in self.missing]
-        return min(self.done + FOLDED, min(there) if there else max(reaches.values()))
+        return min(there) if there else max(reaches.values())
+
+    def target(self) -> int:
+        """The pulse up to which the next micro-batch goes; not beyond ``done`` if there is none."""
+        most = self.done + FOLDED
+        # What is complete comes first, by itself: its results are as good as stable ones, and need not be shown.
+        whole = min(inbox.reach for inbox in self.inboxes.values())
+        marks = [mark for mark in (self.known, whole) if mark > self.done]
+        return min(self.reach(), most, *marks)
 
     def cut(self, number: int) -> Cut | None:
         target = self.target()

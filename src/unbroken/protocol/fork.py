@@ -71,7 +71,7 @@ class Fork(SegmentReplica):
         number = inbox.available + 1
         if inbox.arrive(replace(header, stream=stream, number=number)) is not Arrival.ACCEPTED:
             return []
-        if stream in self.fork_cuts.missing and inbox.reach >= self.fork_cuts.target():
+        if stream in self.fork_cuts.missing and inbox.reach >= self.fork_cuts.reach():
             self.fork_cuts.missing -= {stream}
         return [FeedFork(self.home, *kept_as, self.replica, number)]
 

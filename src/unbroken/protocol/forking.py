@@ -72,6 +72,10 @@ class Forking:
         watch.standing = how.patience_ms < tuned.standing_ms and how.during_failure is not Policy.SUSPEND
         self.watches[replica.replica] = watch
         self.reconciling.open(watch)
+        # What an earlier process has taken in waits at least since this one began.
+        here = {header.pulse for inbox in replica.inboxes.values() for header in inbox.headers.values()}
+        for pulse in sorted(here):
+            watch.note(pulse - 1, pulse, self.node.seen_ms)
 
     def close(self, replica: ReplicaId) -> None:
         """A replica is not at work here any more, and neither is its fork."""
@@ -140,6 +144,7 @@ class Forking:
         if watch is None or watch.fork is None:
             return []
         watch.fork.produced = max(watch.fork.produced, event.number)
+        watch.failures = 0
         if event.headers:
             since, pulse = event.headers[0].since, event.headers[0].pulse
             watch.outbox.add(Results(event.headers, watch.came_ms(since, pulse, now_ms)))
@@ -197,6 +202,7 @@ class Forking:
         if watch.replica.stopped is not None or not watch.needs_fork() or self.reconciling.replaces_fork(watch):
             return self._drop(watch)
         fork.fork_cuts.held = watch.hold()
+        fork.fork_cuts.known = self._known(watch)
         if watch.stalled and not fork.fork_cuts.missing:
             fork.fork_cuts.missing = frozenset(watch.replica.starving())
         waits = watch.waiting_since(fork.done)
@@ -215,8 +221,15 @@ class Forking:
         name = ReplicaId(ShardId(fork_of(shard.part), shard.index), self.episodes)
         # One that is kept ready takes what its replica takes, as long as nothing is missing.
         watch.fork = Fork.of(name, replica, frozenset(replica.starving() if watch.stalled else ()))
+        watch.fork.fork_cuts.known = self._known(watch)
         watch.outbox.restart()
         return [ForkReplica(replica.replica, name, replica.committed), *self._feed(watch, watch.fork, replica.inputs)]
+
+    def _known(self, watch: Watch) -> int:
+        """The pulse up to which results of a shard were given out, by whichever of its replicas."""
+        given, name = self.reconciling.given, watch.replica.replica
+        others = [pulse for replica, pulse in given.items() if replica.shard == name.shard and replica != name]
+        return max([watch.outbox.through, *others])
 
     def _drop(self, watch: Watch) -> list[Instruction]:
         fork, watch.fork = watch.fork, None

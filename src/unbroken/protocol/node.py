@@ -428,6 +428,7 @@ class NodeProtocol:
         self.progress = {replica: n for replica, n in self.progress.items() if self._may_count(replica)}
         self.ahead = {replica: n for replica, n in self.ahead.items() if self._may_count(replica)}
         self.moved = {replica: ms for replica, ms in self.moved.items() if self._may_count(replica)}
+        self.forking.reconciling.layout_changed(self._may_count)
         out += [*self.joining.layout_changed(now_ms), *self.outboxes.layout_changed(self.layout)]
         out += self.ring.placed(self.layout)
         self.sinks.rank(self.layout)

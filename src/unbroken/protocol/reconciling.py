@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ class Reconciling:
     node: NodeProtocol
     watches: Mapping[ReplicaId, Watch]
     siblings: dict[ReplicaId, Consistency] = field(default_factory=dict)
+    given: dict[ReplicaId, int] = field(default_factory=dict)
     logs: dict[ReplicaId, UndoLog] = field(default_factory=dict)
 
     def open(self, watch: Watch) -> None:
@@ -44,6 +45,12 @@ class Reconciling:
 
     def heard(self, message: Health) -> None:
         self.siblings[message.replica] = message.state
+        self.given[message.replica] = message.tentative
+
+    def layout_changed(self, may_count: Callable[[ReplicaId], bool]) -> None:
+        """Replicas that are gone for good are forgotten."""
+        self.siblings = {replica: state for replica, state in self.siblings.items() if may_count(replica)}
+        self.given = {replica: pulse for replica, pulse in self.given.items() if may_count(replica)}
 
     def processed(self, event: Produced) -> None:
         """A replica has processed a unit: the time that was in force decides how long its input matters."""

@@ -33,11 +33,11 @@ def run_scale(
     setup = Setup(flow_for(nodes), nodes, settings=settings, costs=costs, check_every=0, mesh=mesh)
     world = World(setup, seed)
     ready = time.process_time()
-    step = max(1.0, seconds / 10)
+    step = seconds / 10
     for place in range(1, 11):
         world.kernel.run(step * place * 1000)
         took = time.process_time() - ready
-        tell(f"{step * place:.0f} of {seconds:g} s are simulated, in {took:.0f} s of processor time")
+        tell(f"{step * place:g} of {seconds:g} s are simulated, in {took:.0f} s of processor time")
     took = time.process_time() - ready
     return {
         "nodes": nodes,
