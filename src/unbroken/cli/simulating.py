@@ -65,8 +65,8 @@ def simulate_faults(
 
 
 @simulate.command("scale")
-@click.option("--nodes", default=1_000, show_default=True)
-@click.option("--seconds", default=60.0, show_default=True, help="Simulated seconds.")
+@click.option("--nodes", default=100, show_default=True)
+@click.option("--seconds", default=10.0, show_default=True, help="Simulated seconds.")
 @click.option("--pulse", "pulse_ms", default=1_000.0, show_default=True, help="Length of every pulse in milliseconds.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--mesh", is_flag=True, help="Link every node to every other one, as real nodes are.")
