@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 
 class UnbrokenError(Exception):
@@ -41,3 +42,8 @@ def require(condition: bool, message: str) -> None:
     """Assert an invariant; unlike ``assert`` it is also checked under ``python -O``."""
     if not condition:
         raise InvariantViolation(message)
+
+
+def broken(message: str) -> NoReturn:
+    """An invariant does not hold: for places so busy that the sentence should be made only when it is needed."""
+    raise InvariantViolation(message)

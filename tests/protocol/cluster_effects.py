@@ -13,7 +13,7 @@ from protocol.sim_orders import Follower, Requests, SimOrders
 from protocol.sim_programs import Lane, Programs, generation_asked, lane_of
 from protocol.sim_sinks import OnceSink
 from protocol.sim_store import Store, Write
-from unbroken.protocol.events import Event, LinkUp, Started
+from unbroken.protocol.events import Event, LinkUp, Started, Tick
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Entry, InSync, ProposeInSync
 from unbroken.protocol.instructions import (
@@ -116,8 +116,17 @@ class SimNode:
         return self.protocol.me
 
 
+LOOK_EVERY = 3
+"""Events after which it is looked whether a tick finds anything that should have been done at once."""
+
+
 class ClusterEffects:
-    """Nodes, links, a sink and a store. Events go into a node and its instructions are carried out at once."""
+    """Nodes, links, a sink and a store. Events go into a node and its instructions are carried out at once.
+
+    The invariants of a node are asserted after every so many events, and that it has left nothing undone.
+    """
+
+    check_every = 1
 
     def __init__(
         self,
@@ -138,6 +147,7 @@ class ClusterEffects:
         self.interrupted: dict[ShardId, int] = {}
         self.refused: set[tuple[Lane, int]] = set()
         self.serial = count(1)
+        self.handled = 0
         self.nodes: dict[NodeId, SimNode] = {}
         self.disks = {name: Disk(f"{name}-disk") for name in [*names, *(f"s{i}" for i in range(standbys))]}
         layout = chained_placement(topology, {name: self.disks[name].identity for name in names})
@@ -194,7 +204,12 @@ class ClusterEffects:
         node = self.nodes[name]
         for step in node.protocol.handle(event, self.now):
             self._carry_out(node, step, payload)
-        node.protocol.check()
+        self.handled += 1
+        if self.handled % LOOK_EVERY == 0 and not node.protocol.forking.watches:
+            left = node.protocol.handle(Tick(), self.now)
+            assert not left, f"{name} has left undone after {event}: {left}"
+        if self.handled % self.check_every == 0:
+            node.protocol.check()
         wake = node.protocol.next_wake_ms()
         assert wake is None or wake > self.now, f"{name} wants to wake at {wake}, it is {self.now}: {event}"
 

@@ -52,6 +52,8 @@ class AvailableCluster(Cluster):
     how much of what is to be tested has really happened.
     """
 
+    check_every = 4
+
     def __init__(
         self,
         topology: Topology,

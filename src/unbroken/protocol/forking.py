@@ -270,7 +270,8 @@ class Forking:
             watch.told = (watch.state, watch.given)
             out += [Send(to, self._health(watch)) for to in sorted(self._concerned(replica))]
         if watch.ahead != watch.told_ahead:
-            watch.told_ahead = node.ahead[replica] = watch.ahead
+            watch.told_ahead = watch.ahead
+            node.goes_ahead(replica, watch.ahead)
             message = Progress(replica, node.progress.get(replica, 0), watch.ahead)
             out += [Send(to, message) for to in sorted(node.sync.members) if to != node.me]
         return out

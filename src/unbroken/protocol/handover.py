@@ -71,12 +71,16 @@ class Handover:
             self.reported[stream] = max(through, self.reported.get(stream, 0))
 
     def may_deliver(self, stream: StreamId) -> bool:
+        if not self.topology.replaces:
+            return True
         earlier = self._earlier(stream)
         return earlier is None or self.reported.get(earlier, 0) >= self.since.get(stream, 0)
 
     def tick(self) -> list[Instruction]:
         """Say of each shard here, once, that its predecessor is not needed any more."""
         out: list[Instruction] = []
+        if not self.since:
+            return out
         for shard in sorted({stream.producer for stream in self.since} - self.told):
             if all(self._taken_over(stream) for stream in self.since if stream.producer == shard):
                 self.told.add(shard)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from unbroken.errors import require
+from unbroken.errors import broken, require
 from unbroken.protocol.ids import StreamId
 from unbroken.protocol.units import UnitHeader
 
@@ -50,7 +50,8 @@ class Inbox:
 
     def arrive(self, header: UnitHeader) -> Arrival:
         """Judge an arriving unit. Only an ACCEPTED one may be stored."""
-        require(header.stream == self.stream, f"unit of {header.stream} in the inbox of {self.stream}")
+        if header.stream != self.stream:
+            broken(f"unit of {header.stream} in the inbox of {self.stream}")
         known = self.headers.get(header.number)
         if known is not None:
             self.duplicates += 1
@@ -67,7 +68,8 @@ class Inbox:
 
     def consume(self, through: int) -> list[int]:
         """Units up to ``through`` are part of the replica's state; the numbers that can be forgotten."""
-        require(through <= self.available, f"{self.stream}: consumed {through}, only {self.available} here")
+        if through > self.available:
+            broken(f"{self.stream}: consumed {through}, only {self.available} here")
         last = self.headers.get(through)
         if last is not None:
             self.pulse, self.cut_ms, self.ended = last.pulse, last.cut_ms, last.final

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from unbroken.errors import require
 from unbroken.protocol.consistency import Availability
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
-from unbroken.protocol.strategy import Strategy
+from unbroken.protocol.memo import remembered
+from unbroken.protocol.strategy import Ha, Strategy
 from unbroken.protocol.turns import Turn
 
 INGRESS = ShardId("ingress", 0)
 """The shard that keeps the ingress log and reads every source."""
+
+
+Group = TypeVar("Group", bound=Hashable)
+Member = TypeVar("Member")
+
+
+def _grouped(pairs: Iterable[tuple[Group, Member]]) -> dict[Group, tuple[Member, ...]]:
+    out: dict[Group, list[Member]] = {}
+    for group, member in pairs:
+        out.setdefault(group, []).append(member)
+    return {group: tuple(members) for group, members in out.items()}
 
 
 @dataclass(frozen=True)
@@ -59,12 +71,19 @@ class Topology:
     bucketed: bool = False
     tentative_sinks: frozenset[str] = frozenset()
 
+    @remembered
     def strategy(self, part: str) -> Strategy:
         """How a part is kept available; unless it says otherwise, by replicas that all do everything."""
         return self.strategies.get(part) or Strategy(backups=self.replicas.get(part, 1) - 1)
 
-    def shards(self, part: str) -> list[ShardId]:
-        return [ShardId(part, i) for i in range(self.segments.get(part, 1))]
+    @cached_property
+    def standbys(self) -> frozenset[str]:
+        """The parts of which one replica sends and the others are ready to."""
+        return frozenset(part for part in self.segments if self.strategy(part).ha is Ha.ACTIVE_STANDBY)
+
+    @remembered
+    def shards(self, part: str) -> tuple[ShardId, ...]:
+        return tuple(ShardId(part, i) for i in range(self.segments.get(part, 1)))
 
     @cached_property
     def streams(self) -> tuple[StreamId, ...]:
@@ -82,11 +101,19 @@ class Topology:
     def _stream_set(self) -> frozenset[StreamId]:
         return frozenset(self.streams)
 
-    def inputs(self, shard: ShardId) -> list[StreamId]:
-        return [stream for stream in self.streams if stream.consumer == shard]
+    def inputs(self, shard: ShardId) -> tuple[StreamId, ...]:
+        return self._inputs.get(shard, ())
 
-    def outputs(self, shard: ShardId) -> list[StreamId]:
-        return [stream for stream in self.streams if stream.producer == shard]
+    def outputs(self, shard: ShardId) -> tuple[StreamId, ...]:
+        return self._outputs.get(shard, ())
+
+    @cached_property
+    def _inputs(self) -> Mapping[ShardId, tuple[StreamId, ...]]:
+        return _grouped((stream.consumer, stream) for stream in self.streams)
+
+    @cached_property
+    def _outputs(self) -> Mapping[ShardId, tuple[StreamId, ...]]:
+        return _grouped((stream.producer, stream) for stream in self.streams)
 
     def successor(self, part: str) -> str | None:
         return next((later for later, earlier in self.replaces.items() if earlier == part), None)
@@ -101,8 +128,19 @@ class Topology:
         later = self.successor(part)
         return generation_of(part) <= generation and (later is None or generation < generation_of(later))
 
-    def producers_of(self, part: str) -> list[str]:
-        return [producer for producer, consumer in self.edges if consumer == part]
+    def producers_of(self, part: str) -> tuple[str, ...]:
+        return self._producers.get(part, ())
+
+    def consumers_of(self, part: str) -> tuple[str, ...]:
+        return self._consumers.get(part, ())
+
+    @cached_property
+    def _producers(self) -> Mapping[str, tuple[str, ...]]:
+        return _grouped((consumer, producer) for producer, consumer in self.edges)
+
+    @cached_property
+    def _consumers(self) -> Mapping[str, tuple[str, ...]]:
+        return _grouped(self.edges)
 
     def taking_turns(self) -> list[ShardId]:
         """The shards whose replicas take turns."""
@@ -159,42 +197,61 @@ class Layout:
         """Everybody for whom units are kept."""
         return self._by_shard.get(shard, frozenset())
 
+    @remembered
     def full(self, shard: ShardId) -> frozenset[ReplicaId]:
         """The replicas that are as good as each other."""
         return self.counted(shard) - self.joining - self.held
 
+    @remembered
     def working(self, shard: ShardId) -> frozenset[ReplicaId]:
         """The replicas that process, or will as soon as they can."""
         return self.counted(shard) - self.held
 
+    @remembered
     def holding(self, shard: ShardId) -> frozenset[ReplicaId]:
         """The replicas that hold a copy of the state."""
         return self.counted(shard) & self.held
 
     @cached_property
     def _by_shard(self) -> Mapping[ShardId, frozenset[ReplicaId]]:
-        shards = {replica.shard for replica in self.placement}
-        return {shard: frozenset(r for r in self.placement if r.shard == shard) for shard in shards}
+        found = _grouped((replica.shard, replica) for replica in self.placement)
+        return {shard: frozenset(replicas) for shard, replicas in found.items()}
+
+    @remembered
+    def eldest(self, shard: ShardId) -> ReplicaId | None:
+        """The oldest full replica: what one has to do for all, it does."""
+        return min(self.full(shard), default=None)
+
+    @cached_property
+    def alone(self) -> tuple[ReplicaId, ...]:
+        """The replicas that nobody else could stand in for."""
+        return tuple(sorted(replica for replica in self.placement if len(self.counted(replica.shard)) == 1))
 
     def hosted(self, node: NodeId) -> list[ReplicaId]:
-        return sorted(r for r, where in self.placement.items() if where == node)
+        return list(self._by_node.get(node, ()))
+
+    @cached_property
+    def _by_node(self) -> Mapping[NodeId, tuple[ReplicaId, ...]]:
+        return _grouped((node, replica) for replica, node in sorted(self.placement.items()))
 
     def replica_on(self, node: NodeId, shard: ShardId) -> ReplicaId | None:
-        return next((r for r, where in self.placement.items() if r.shard == shard and where == node), None)
+        return next((replica for replica in self._by_node.get(node, ()) if replica.shard == shard), None)
 
     def eldest_on(self, node: NodeId) -> list[ShardId]:
-        """The shards of which the oldest full replica is on ``node``: what one replica has to do for all, it does."""
-        hosted = [replica for replica in self.hosted(node) if replica not in self.joining | self.held]
-        return [replica.shard for replica in hosted if replica == min(self.full(replica.shard))]
+        """The shards of which the oldest full replica is on ``node``."""
+        return [replica.shard for replica in self.hosted(node) if replica == self.eldest(replica.shard)]
 
-    def nodes_of(self, shard: ShardId) -> dict[NodeId, ReplicaId]:
+    @remembered
+    def nodes_of(self, shard: ShardId) -> Mapping[NodeId, ReplicaId]:
         """The nodes that host a replica of ``shard``, oldest replica first."""
         return {self.placement[replica]: replica for replica in sorted(self.counted(shard))}
 
-    def working_nodes_of(self, shard: ShardId) -> dict[NodeId, ReplicaId]:
+    @remembered
+    def working_nodes_of(self, shard: ShardId) -> Mapping[NodeId, ReplicaId]:
         return {self.placement[replica]: replica for replica in sorted(self.working(shard))}
 
-    def full_nodes_of(self, shard: ShardId) -> dict[NodeId, ReplicaId]:
+    @remembered
+    def full_nodes_of(self, shard: ShardId) -> Mapping[NodeId, ReplicaId]:
         return {self.placement[replica]: replica for replica in sorted(self.full(shard))}
 
     def without_nodes(self, gone: Iterable[NodeId]) -> Layout:

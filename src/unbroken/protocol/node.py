@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from unbroken.protocol.calm import Calm
 from unbroken.protocol.comparison import Comparison
 from unbroken.protocol.events import (
     Event,
@@ -82,6 +83,10 @@ from unbroken.protocol.standing import Standing
 from unbroken.protocol.subscriptions import Subscriptions
 from unbroken.protocol.upstream import UpstreamBackup
 
+NEVER_MS = float("inf")
+
+COUNTERS = {arrival: f"units_{arrival.value}" for arrival in Arrival}
+
 
 @dataclass
 class NodeProtocol:
@@ -134,6 +139,8 @@ class NodeProtocol:
         self.leading = Leading(self)
         self.forking = Forking(self)
         self.pace = Pace(self)
+        self.calm = Calm(self)
+        self._wake_ms: float | None = None
         self.ring = Ring(self.me, tuned.ring_period_ms, tuned.ring_misses)
         self.ring.placed(self.layout)
         self._handlers: dict[type[Any], Callable[[Any, float], list[Instruction]]] = {
@@ -161,22 +168,35 @@ class NodeProtocol:
             LeaderKnown: self.leading.leader_known,
             OrderRefused: self.leading.refused,
             OrdersLost: self.leading.lost,
-            Tick: self._tick,
+            Tick: lambda _event, _now_ms: [],
         }
 
     def handle(self, event: Event, now_ms: float) -> list[Instruction]:
         """Take one event and say what to do."""
         self.seen_ms = now_ms
-        return [*self._handlers[type(event)](event, now_ms), *self._tick(Tick(), now_ms)]
+        steps = self._handlers[type(event)](event, now_ms)
+        wake_ms = self._wake_ms
+        if wake_ms is not None and now_ms < wake_ms and self.calm.after(event, steps):
+            if isinstance(event, GateAsked) and event.deadline_ms < wake_ms and self.replicas[event.replica].waiting:
+                self._wake_ms = event.deadline_ms
+            return steps
+        self._wake_ms = None
+        return [*steps, *self._tick(now_ms)]
 
     def next_wake_ms(self) -> float | None:
-        """When a ``Tick`` is worth handling even if nothing happens."""
+        """When a ``Tick`` is worth handling even if nothing happens; that may turn out to have been too early."""
+        if self._wake_ms is None:
+            self._wake_ms = min(self._wake_times_ms(), default=NEVER_MS)
+        return None if self._wake_ms == NEVER_MS else self._wake_ms
+
+    def _wake_times_ms(self) -> list[float]:
         times: list[float] = [] if self.sources is None else self.sources.wake_times_ms()
         times += self.sinks.wake_times_ms()
-        times += [time for replica in self.replicas.values() for time in replica.wake_times_ms()]
+        for replica in self.replicas.values():
+            times += replica.wake_times_ms()
         times += [*self.joining.wake_times_ms(), *self.holding.wake_times_ms()]
         times += [*self.ring.wake_times_ms(), *self.leading.wake_times_ms(), *self.forking.wake_times_ms()]
-        return min(times, default=None)
+        return times
 
     def hosted(self) -> list[ReplicaId]:
         """The replicas at work here."""
@@ -279,9 +299,16 @@ class NodeProtocol:
             self.progress[replica] = message.pulse
             self.moved[replica] = now_ms
         if sender == host or host not in self.links:
-            self.ahead[replica] = message.ahead  # this one may go back, and what comes first hand is newer
+            self.goes_ahead(replica, message.ahead)  # this one may go back, and what comes first hand is newer
         passes_on = sender == host and self.sources is not None and self.sync.leader not in (self.me, sender)
         return [Send(self.sync.leader, message)] if passes_on else []
+
+    def goes_ahead(self, replica: ReplicaId, pulse: int) -> None:
+        """The pulse up to which a replica has what it can have of its input; 0 if it lacks nothing."""
+        if pulse:
+            self.ahead[replica] = pulse
+        else:
+            self.ahead.pop(replica, None)
 
     def _sees_serving(self, sender: NodeId, replica: ReplicaId) -> list[Instruction]:
         self.serving.add(replica)
@@ -297,8 +324,8 @@ class NodeProtocol:
         if replica is None or replica.stopped is not None or not replica.feeds[header.stream].takes(event.sender):
             return []
         arrival = replica.arrive(header)
-        self.counters[f"units_{arrival.value}"] += 1
-        primary = replica.replica == min(self.layout.full(replica.replica.shard), default=None)
+        self.counters[COUNTERS[arrival]] += 1
+        primary = replica.replica == self.layout.eldest(replica.replica.shard)
         self.traffic["data" if primary and arrival is Arrival.ACCEPTED else "redundancy"] += event.size
         if arrival is Arrival.ACCEPTED:
             self.leading.came(replica, header.stream, now_ms)
@@ -453,7 +480,8 @@ class NodeProtocol:
         """Whether the layout counts a replica, or a later one may: others can be ahead of this node."""
         return replica in self.layout.placement or replica.index >= self.layout.next_index.get(replica.shard, 0)
 
-    def _tick(self, _event: Tick, now_ms: float) -> list[Instruction]:
+    def _tick(self, now_ms: float) -> list[Instruction]:
+        """Look at everything that may be due, or possible since something has changed."""
         out: list[Instruction] = []
         for replica in self.replicas.values():
             out += replica.answers(now_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from unbroken.errors import require
+from unbroken.errors import broken, require
 from unbroken.protocol.ids import ReplicaId, StreamId
 from unbroken.protocol.units import UnitHeader
 
@@ -74,6 +74,7 @@ class Outbox:
     owed: int = 0
     valid: int = 0
     absent: dict[str, int] = field(default_factory=dict)
+    names: dict[str, ReplicaId] = field(init=False)
 
     def __post_init__(self) -> None:
         self.count(self.counted)
@@ -84,10 +85,13 @@ class Outbox:
 
     def add(self, header: UnitHeader) -> bool:
         """Take a produced unit; False if it was known already (a micro-batch that ran again)."""
-        require(header.stream == self.stream, f"unit of {header.stream} put into the outbox of {self.stream}")
-        if header.number <= self.last:
+        last = self.last
+        if header.stream != self.stream:
+            broken(f"unit of {header.stream} put into the outbox of {self.stream}")
+        if header.number <= last:
             return False
-        require(header.number == self.last + 1, f"{self.stream}: unit {header.number} after {self.last}")
+        if header.number != last + 1:
+            broken(f"{self.stream}: unit {header.number} after {last}")
         self.headers[header.number] = header
         return True
 
@@ -105,9 +109,9 @@ class Outbox:
         What a consumer replica has received and not acknowledged waits in its bounded inbox, so its window
         starts at its acknowledgement. Anybody else has taken what it has received.
         """
-        counted = self._counts(subscriber)
+        counted = subscriber in self.names
         start = max(after, self.base)
-        acked = self.acked[ReplicaId.parse(subscriber)] if counted else start
+        acked = self.acked[self.names[subscriber]] if counted else start
         self.subscribers[subscriber] = Subscriber(start, start, acked, counted)
         self.absent.pop(subscriber, None)
         return after >= self.base
@@ -126,10 +130,12 @@ class Outbox:
         if entry is not None and level == 0:
             entry.acked = max(entry.acked, through)
             entry.sent = max(entry.sent, entry.acked)
-        if not self._counts(subscriber) or level > self.levels:
+        replica = self.names.get(subscriber)
+        if replica is None or level > self.levels:
             return
-        replica = ReplicaId.parse(subscriber)
-        heard = self.heard.setdefault(replica, [0] * (self.levels + 1))
+        heard = self.heard.get(replica)
+        if heard is None:
+            heard = self.heard[replica] = [0] * (self.levels + 1)
         heard[level] = max(heard[level], through)
         if level == self.levels:
             self.acked[replica] = max(self.acked[replica], through)
@@ -160,6 +166,7 @@ class Outbox:
         not held against it, because a newcomer takes most of it over with its state.
         """
         self.counted = replicas
+        self.names = {str(replica): replica for replica in replicas}
         newest = max([self.last, *self.acked.values()])
         self.found = {replica: self.found.get(replica, newest) for replica in replicas}
         self.acked = {replica: self.acked.get(replica, self.base) for replica in replicas}
@@ -176,6 +183,8 @@ class Outbox:
         out: list[ReplicaId] = []
         for replica, acked in acks.items():
             since = max(acked, self.found[replica])
+            if since >= front:
+                continue
             if front - since > units or self._kept_between(since, front) > size:
                 out.append(replica)
         return sorted(out)
@@ -210,6 +219,8 @@ class Outbox:
         """Drop what nobody is owed any more; the numbers dropped."""
         owed_from = min(self.acked.values(), default=self.last)
         limit = min(owed_from, self.last - self.retain)
+        if limit <= self.base:
+            return []
         dropped = list(range(self.base + 1, limit + 1))
         for number in dropped:
             del self.headers[number]
@@ -234,9 +245,6 @@ class Outbox:
         kept_after = max(0, self.last - self.retain)
         read = [entry.acked for entry in self.subscribers.values()] + list(self.absent.values())
         return max(kept_after, min(self.last, *read)) if read else kept_after
-
-    def _counts(self, subscriber: str) -> bool:
-        return any(str(replica) == subscriber for replica in self.counted)
 
     def _kept_between(self, after: int, through: int) -> int:
         return sum(self.headers[n].size for n in range(max(after, self.base) + 1, min(through, self.last) + 1))

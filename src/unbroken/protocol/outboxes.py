@@ -106,7 +106,7 @@ class Outboxes:
         if box.levels and (box.owed, box.valid) != known:
             # Before anything is dropped: a later process, or another replica, could not tell what is left good for.
             out.append(NoteOwed(self.owners[box.stream], box.stream, box.owed, box.valid))
-        if message.subscriber == str(snapshot_of(message.stream.consumer)):
+        if self.snapshots and message.subscriber == str(snapshot_of(message.stream.consumer)):
             self.given_up.discard(snapshot_of(message.stream.consumer))
         return [*out, *self.trim(box), *self.sends(box), *self._give_up(box)]
 
@@ -232,6 +232,8 @@ class Outboxes:
 
     def _limit_snapshot(self, box: Outbox) -> list[Instruction]:
         """A store that takes no snapshots must not fill the disk: units that only the next one needs are let go."""
+        if not self.snapshots:
+            return []
         snapshot = snapshot_of(box.stream.consumer)
         limit = box.too_old(snapshot, self.claim_units, self.claim_bytes) if snapshot in box.counted else None
         if limit is None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unbroken.protocol.ids import ReplicaId
+from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.instructions import Instruction
 from unbroken.protocol.layout import Layout, Topology
 from unbroken.protocol.sources import SourceSide
@@ -25,19 +25,53 @@ BEHIND = 2_000
 
 @dataclass
 class Pace:
-    """What an ingress node knows of the progress of others, for when to cut the next pulse."""
+    """What an ingress node knows of the progress of others, for when to cut the next pulse.
+
+    Where nobody goes on without input, the slowest shard decides, and until that one has moved nobody else has to be
+    looked at: ``last`` is that shard, how far it was, and by which layout.
+    """
 
     node: NodeProtocol
+    last: tuple[ShardId, int, int] | None = None
 
     def in_flight(self) -> int:
         """Pulses cut but not yet processed by the fastest counted replica of every shard that is waited for."""
         node, newest = self.node, self._newest()
-        return newest - slowest(node.topology, node.layout, node.progress, node.ahead, newest)
+        if node.ahead:
+            self.last = None
+            return newest - slowest(node.topology, node.layout, node.progress, node.ahead, newest)
+        return newest - min(newest, self._slowest_shard(newest))
+
+    def _slowest_shard(self, newest: int) -> int:
+        """The same as ``slowest`` where nobody is ahead."""
+        node = self.node
+        if self.last is not None:
+            shard, reached, version = self.last
+            if version == node.layout.version and reached == self._reached(shard):
+                return reached
+        least: tuple[int, ShardId] | None = None
+        for part in node.topology.segments:
+            for shard in node.topology.shards(part):
+                if part in node.topology.replaces and not node.layout.full(shard):
+                    continue
+                reached = self._reached(shard)
+                if least is None or reached < least[0]:
+                    least = (reached, shard)
+        if least is None:
+            return newest
+        self.last = (least[1], least[0], node.layout.version)
+        return least[0]
+
+    def _reached(self, shard: ShardId) -> int:
+        progress = self.node.progress
+        return max((progress.get(replica, 0) for replica in self.node.layout.counted(shard)), default=0)
 
     def tick(self, sources: SourceSide, now_ms: float) -> list[Instruction]:
         """Cut a pulse if it is time."""
         node = self.node
-        waits = any(node.ahead.values())
+        if sources.idle(now_ms):
+            return []
+        waits = bool(node.ahead)
         newcomers = any(replica in node.progress for replica in node.layout.joining)
         late = newcomers or (waits and self._catches_up())
         # Buckets that are closed together are processed together, which is how what is behind catches up.
@@ -86,7 +120,7 @@ def slowest(
             own = min(own, max((max(progress.get(r, 0), ahead.get(r, 0)) for r in counted), default=0))
             if any(ahead.get(replica) for replica in counted):
                 without.add(part)
-        readers = [consumer for producer, consumer in topology.edges if producer == part and consumer in reached]
+        readers = [consumer for consumer in topology.consumers_of(part) if consumer in reached]
         lifted = min(reached[reader] for reader in readers) if readers and set(readers) <= without else 0
         if lifted > own and newest - own < BEHIND:
             without.add(part)

@@ -98,6 +98,10 @@ class AdaptivePulse:
         self.last_ms = now_ms
         return True
 
+    def soonest_ms(self) -> float:
+        """When the next pulse is due if nobody catches up."""
+        return 0.0 if self.last_ms is None else self.last_ms + self.period_ms
+
     def next_due_ms(self) -> float:
         return 0.0 if self.last_ms is None else self.last_ms + max(self.period_ms * self.factor, self.least_ms)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -21,9 +22,8 @@ def ring_of(layout: Layout, shard: ShardId) -> list[ReplicaId]:
     replicas = sorted(layout.counted(shard))
     if len(replicas) != 1:
         return replicas
-    alone = sorted(replica for replica in layout.placement if len(layout.counted(replica.shard)) == 1)
-    colleagues = [replica for replica in alone if replica.shard.part == shard.part]
-    return colleagues if len(colleagues) > 1 else sorted({*alone, *layout.counted(INGRESS)})
+    colleagues = [replica for replica in layout.alone if replica.shard.part == shard.part]
+    return colleagues if len(colleagues) > 1 else sorted({*layout.alone, *layout.counted(INGRESS)})
 
 
 def followers(layout: Layout, me: NodeId) -> dict[NodeId, tuple[ReplicaId, ReplicaId]]:
@@ -32,7 +32,11 @@ def followers(layout: Layout, me: NodeId) -> dict[NodeId, tuple[ReplicaId, Repli
     Never ``me`` itself: a survivor of two, or a node with all shards of a part, has nobody to ask.
     """
     out: dict[NodeId, tuple[ReplicaId, ReplicaId]] = {}
-    for ring in sorted({tuple(ring_of(layout, replica.shard)) for replica in layout.placement}):
+    shards = {replica.shard for replica in layout.hosted(me)}
+    parts = Counter(replica.shard.part for replica in layout.alone)
+    # One that has no colleague is watched by all that are alone, whatever ring they are in themselves.
+    shards.update([replica.shard for replica in layout.alone if parts[replica.shard.part] == 1][:1])
+    for ring in sorted({tuple(ring_of(layout, shard)) for shard in shards}):
         for place, mine in enumerate(ring):
             if layout.placement[mine] == me:
                 after = [*ring[place + 1 :], *ring[:place]]

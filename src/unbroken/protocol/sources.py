@@ -48,6 +48,10 @@ class SourceSide:
     def may_cut(self) -> bool:
         return self.log.leading and not self.log.ended and not self.polling
 
+    def idle(self, now_ms: float) -> bool:
+        """Whether ``tick`` could do nothing, whatever the flow is like."""
+        return not self.suspects and (now_ms < self.pulse.soonest_ms() or not self.may_cut)
+
     def tick(
         self,
         now_ms: float,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from unbroken.protocol.ids import ReplicaId
 from unbroken.protocol.instructions import Instruction, Report
-from unbroken.protocol.strategy import Ha
 
 if TYPE_CHECKING:
     from unbroken.protocol.node import NodeProtocol
@@ -27,8 +26,10 @@ class Standby:
     def tick(self) -> list[Instruction]:
         node = self.node
         out: list[Instruction] = []
+        if not node.topology.standbys:
+            return out
         for stream, owner in node.outboxes.owners.items():
-            if node.topology.strategy(owner.shard.part).ha is not Ha.ACTIVE_STANDBY:
+            if owner.shard.part not in node.topology.standbys:
                 continue
             box, before = node.outboxes.boxes[stream], node.outboxes.boxes[stream].quiet
             box.quiet = self.elder(owner) is not None
