@@ -22,7 +22,6 @@ from unbroken.protocol.messages import Ack, DigestNote, Ping, Pong, Progress
 if TYPE_CHECKING:
     from unbroken.protocol.node import NodeProtocol
 
-PLAIN_EVENTS = frozenset({UnitArrived, GateAsked, Produced})
 PLAIN_MESSAGES = frozenset({Ack, DigestNote, Ping, Pong, Progress})
 PLAIN_STEPS = frozenset({AnswerGate, DropInbox, DropOutbox, NoteOwed, Send, SendUnit, StoreUnit})
 """What comes of an event that changes nothing but where units are."""
@@ -44,21 +43,20 @@ class Calm:
 
     def after(self, event: Event, steps: Sequence[Instruction]) -> bool:
         """Whether nothing is left to do after an event and the steps that follow from it."""
-        kind: type[object] = type(event)
-        if isinstance(event, Received):
-            kind = type(event.message)
-            if kind not in PLAIN_MESSAGES:
-                return False
-        elif kind not in PLAIN_EVENTS:
-            return False
-        elif isinstance(event, Produced) and self._hands_over():
-            return False
-        elif isinstance(event, GateAsked) and event.replica not in self.node.replicas:
+        if not self._plain(event):
             return False
         for step in steps:
             if type(step) not in PLAIN_STEPS:
                 return False
         return self._ordinary()
+
+    def _plain(self, event: Event) -> bool:
+        """Whether it is one of those that only move units, and concerns nobody but replicas at work."""
+        if isinstance(event, Received):
+            return type(event.message) in PLAIN_MESSAGES
+        if isinstance(event, Produced):
+            return not self._hands_over()
+        return type(event) is UnitArrived or (type(event) is GateAsked and event.replica in self.node.replicas)
 
     def _ordinary(self) -> bool:
         """Whether there is nothing here but replicas at work by pulses, and sources that wait for nobody."""
