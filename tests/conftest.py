@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from kafka.fixtures import broker as broker
 from kafka.fixtures import kafka as kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# How long an example takes is a matter of what else the machine does.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

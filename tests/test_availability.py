@@ -63,6 +63,7 @@ def test_segments_say_it_and_the_dataflow_does_for_the_others() -> None:
 
 GOOD: dict[str, tuple[Availability, consistency.Availability]] = {
     "seconds": (Availability("3s"), consistency.Availability(3_000)),
+    "words": (Availability("3 seconds"), consistency.Availability(3_000)),
     "milliseconds": (Availability(1_500), consistency.Availability(1_500)),
     "just enough left": (Availability("1s"), consistency.Availability(1_000)),
     "the shortest": (Availability("500ms", alpha=0.8), consistency.Availability(500, 0.8)),
@@ -120,20 +121,27 @@ def test_it_is_found_where_a_dataflow_is() -> None:
 BAD: dict[str, tuple[Any, str, str]] = {
     "a number": (3, "availability=3 is no bound", "Availability(max_delay='3s')"),
     "a word": ("never", "availability='never' is no bound", "WAIT"),
+    "the name of WAIT": ("WAIT", "availability='WAIT' is no bound", "from unbroken import Availability, WAIT"),
+    "as in a network": ({"max_delay": "3s"}, "availability={'max_delay': '3s'} is no bound", "Availability(max_delay="),
+    "the class": (Availability, "is no bound", "Availability(max_delay='3s')"),
     "no length": (Availability("soon"), "max_delay='soon' is not a length of time", "'3s'"),
     "nothing": (Availability(None), "max_delay=None is not a length of time", "'3s'"),  # type: ignore[arg-type]
     "truth": (Availability(True), "max_delay=True is not a length of time", "'3s'"),
     "for ever": (Availability(float("inf")), "max_delay=inf is not a length of time", "'3s'"),
     "too short": (Availability("499ms"), "max_delay='499ms' is too short: a micro-batch", "500ms or more"),
+    "no unit": (Availability("3"), "max_delay='3' is not a length of time", "'3s'"),
+    "a number of seconds": (Availability(3), "max_delay=3 is too short", "without a unit is one of milliseconds"),
     "the past": (Availability(-3), "max_delay=-3 is too short", "500ms or more"),
     "too long": (Availability("25h"), "max_delay='25h' is too long", "WAIT"),
     "no waiting": (Availability("3s", alpha=0), "alpha=0 is not a share", "between 0 and 1"),
+    "more than all": (Availability("3s", alpha=1.5), "alpha=1.5 is not a share", "between 0 and 1"),
     "all waiting": (Availability("3s", alpha=1), "alpha=1 is not a share", "between 0 and 1"),
     "percent": (Availability("3s", alpha="90%"), "alpha='90%' is not a share", "0.9"),  # type: ignore[arg-type]
     "no number": (Availability("3s", alpha=float("nan")), "alpha=nan is not a share", "0.9"),
     "nothing left": (Availability("3s", alpha=0.99), "leaves 30 ms to pass results on", "alpha=0.96 or less"),
     "little left": (Availability("500ms"), "alpha=0.9 of max_delay='500ms' leaves 50 ms", "alpha=0.8 or less"),
     "failing": (Availability("3s", during_failure="stop"), "there is no during_failure='stop'", "delay, suspend"),
+    "waiting": (Availability("3s", during_failure="wait"), "no during_failure='wait'", "'suspend' waits"),
     "mending": (Availability("3s", during_stabilization="x"), "no during_stabilization='x'", "process, delay, suspend"),
     "a way": (Availability("3s", reconcile="repair"), "there is no reconcile='repair'", "fork, redo, undo"),
     "no horizon": (
@@ -197,6 +205,11 @@ def test_what_does_not_go_together_is_refused(case: str) -> None:
     first, second, options, what, remedy = ODD[case]
     (problem,) = problems_of(flow_of(first, second, **options))
     assert what in problem.what and remedy in problem.remedy
+
+
+def test_leaders_everywhere_are_told_once_for_each_segment() -> None:
+    found = problems_of(flow_of(availability=THREE, ordering="leader"))
+    assert [problem.where.rpartition(" ")[2] for problem in found] == ["first", "second"]
 
 
 def test_a_segment_behind_a_leader_may_wait() -> None:

@@ -105,8 +105,11 @@ def test_buckets_are_for_the_whole_flow() -> None:
         ({"event_time": "at", "pairs": "cluster"}, "pairs='cluster' cannot be combined with ordering='bucket'"),
         ({"event_time": "at", "snapshots": "/tmp/s"}, "snapshots cannot be combined with ordering='bucket'"),
         ({"event_time": "at", "guarantee": "at-most-once"}, "guarantee='at-most-once' cannot be combined"),
-        ({"event_time": "at", "ordering": "pulse"}, "event_time of a source mean nothing unless"),
-        ({"event_time": "at", "disorder": "1s", "ordering": "pulse"}, "event_time and disorder of a source mean"),
+        ({"event_time": ["at"]}, "event_time=['at'] is not the name of a column"),
+        ({"event_time": "at", "ordering": "pulse"}, "event_time has no meaning unless"),
+        ({"event_time": "at", "disorder": "1s", "ordering": "pulse"}, "event_time and disorder have no meaning"),
+        ({"ordering": "pulse", "bucket": "1s"}, "bucket has no meaning unless"),
+        ({"ordering": "leader", "bucket_origin": 0, "bucket": 100}, "bucket and bucket_origin have no meaning"),
     ],
 )
 def test_what_does_not_go_into_buckets_is_refused(how: dict[str, Any], told: str) -> None:
@@ -114,6 +117,19 @@ def test_what_does_not_go_into_buckets_is_refused(how: dict[str, Any], told: str
         build_topology(timed(**how))
     problems = [problem for problem in caught.value.problems if told in problem.what]
     assert len(problems) == 1 and problems[0].remedy
+
+
+def test_an_ordering_that_there_is_not_is_told_once_and_nothing_that_follows_from_it() -> None:
+    for wrong in ("buckets", None, ["bucket"]):
+        with pytest.raises(FlowError) as caught:
+            build_topology(timed(event_time="at", ordering=wrong))
+        (problem,) = caught.value.problems
+        assert problem.what == f"there is no ordering={wrong!r}" and problem.remedy.endswith("pulse, leader, bucket")
+        assert "segment" not in problem.where and "source" not in problem.where
+    with pytest.raises(FlowError) as caught:
+        build_topology(timed(event_time="at", ordering="pulse", segment={"ordering": "bucket"}))
+    (problem,) = caught.value.problems
+    assert "in a dataflow with ordering='pulse'" in problem.what and "for the whole dataflow" in problem.remedy
 
 
 def test_what_a_program_says_of_buckets_and_bounds_survives() -> None:

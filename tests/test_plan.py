@@ -318,6 +318,20 @@ def test_unknown_settings_are_answered_with_the_known_ones() -> None:
     (problem,) = problems_of(lambda: Dataflow("f", pulse="1s"))
     assert problem.where.endswith("dataflow f, setting pulse")
     assert "no such setting" in problem.what and "pulse_min" in problem.remedy
+    (problem,) = problems_of(lambda: Dataflow("f", availabilty="wait"))
+    assert problem.where.endswith("setting availabilty") and "did you mean 'availability'?" in problem.remedy
+
+
+def test_bounds_of_lengths_are_told_with_their_unit() -> None:
+    (problem,) = problems_of(lambda: Dataflow("f", bucket="0s"))
+    assert problem.what == "Input should be greater than or equal to 50 ms, got 0.0 ms"
+    assert problem.where.endswith("setting bucket") and "'50ms' to '1h'" in problem.remedy
+    (problem,) = problems_of(lambda: Dataflow("f", nodes=0))
+    assert problem.what == "Input should be greater than or equal to 1, got 0"
+    (problem,) = problems_of(lambda: Dataflow("f", bucket="100.5ms"))
+    assert problem.where.endswith("setting bucket") and "is 100.5 ms" in problem.what
+    (problem,) = problems_of(lambda: Dataflow("f", bucket=float("inf")))
+    assert problem.where.endswith("setting bucket") and "inf ms" in problem.what
 
 
 @pytest.mark.parametrize("text", ["soon", "5", "5 parsecs", "-1s", "1s2", "", "1.s."])
@@ -328,7 +342,8 @@ def test_bad_durations(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"), [("500ms", 500), ("0.5s", 500), (" 2 s ", 2_000), ("1min", 60_000), (30, 30)]
+    ("text", "wanted"),
+    [("500ms", 500), ("0.5s", 500), (" 2 s ", 2_000), ("2 seconds", 2_000), ("1min", 60_000), (30, 30)],
 )
 def test_durations(text: Any, wanted: float) -> None:
     assert Dataflow("f", hedge=text).settings.hedge == wanted
@@ -342,6 +357,7 @@ def test_the_ring_can_be_turned_off() -> None:
 def test_settings_that_contradict_each_other() -> None:
     (problem,) = problems_of(lambda: Dataflow("f", pulse_min="2s"))
     assert "pulse_min <= pulse_start <= pulse_max" in problem.what and "2000" in problem.what
+    assert problem.where.endswith("dataflow f, settings") and "{" not in problem.what
     (problem,) = problems_of(lambda: Dataflow("f", heartbeat="3s"))
     assert "twice heartbeat" in problem.what
     (problem,) = problems_of(lambda: Dataflow("f", ring_period="5ms"))
@@ -382,17 +398,38 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cause"),
+    ("text", "line", "cause"),
     [
-        ("flow = (", "SyntaxError"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("import no_such_module_anywhere", "ModuleNotFoundError"),
-        ("import sys\nsys.exit(3)", "SystemExit: 3"),
+        ("\nflow = (", 2, "SyntaxError"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero"),
+        ("def f():\n    1 / 0\nf()", 2, "ZeroDivisionError: division by zero"),
+        ("import no_such_module_anywhere", 1, "ModuleNotFoundError"),
+        ("import sys\nsys.exit(3)", 2, "SystemExit: 3"),
+        ("from unbroken import Availability\nAvailability()", 2, "missing 1 required positional argument: 'max_delay'"),
     ],
 )
-def test_a_file_that_fails_to_load(tmp_path: Path, text: str, cause: str) -> None:
-    problem = refused(write(tmp_path, text))
+def test_a_file_that_fails_to_load(tmp_path: Path, text: str, line: int, cause: str) -> None:
+    path = write(tmp_path, text)
+    problem = refused(path)
+    assert problem.where == f"{path}:{line}"
     assert cause in problem.what and "run it with python" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        ("Availability('3s', during_failures='delay')", "did you mean 'during_failure'? use one of: alpha, during"),
+        ("flow.source('a', Push('k int'), eventtime='k')", "did you mean 'event_time'? use one of: connector, dis"),
+        ("flow.segment('a', availabilty=None)", "did you mean 'availability'? use one of: availability, check"),
+        ("Push('k int', heart_beat='2s')", "did you mean 'heartbeat'? use one of: heartbeat, max"),
+        ("(lambda: 5)(sep=5)", "run it with python"),
+    ],
+)
+def test_arguments_that_there_are_not(tmp_path: Path, call: str, meant: str) -> None:
+    text = f"from unbroken import Availability, Dataflow, Push\nflow = Dataflow('f')\n{call}\n"
+    problem = refused(write(tmp_path, text))
+    assert problem.where.endswith(":3") and "unexpected keyword argument" in problem.what
+    assert meant in problem.remedy
 
 
 def test_refusals_within_the_file_come_through_as_they_are(tmp_path: Path) -> None:

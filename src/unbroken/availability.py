@@ -130,6 +130,7 @@ def _segment_problems(segment: Segment, led: frozenset[str]) -> Iterator[tuple[s
     counts = "availability counts on units that are numbered by pulses"
     if segment.name in led:
         yield f"it is ordered by a leader, and {counts}", "order it by 'pulse', or say availability=WAIT for it"
+        return
     for name in dict.fromkeys(segment.inputs):
         if name in led:
             what = f"its input {name} is ordered by a leader, and {counts}"
@@ -139,7 +140,8 @@ def _segment_problems(segment: Segment, led: frozenset[str]) -> Iterator[tuple[s
 def _value_problems(asked: Any) -> Iterator[tuple[str, str]]:
     """What makes no sense whatever segment it is for."""
     if not isinstance(asked, Availability):
-        remedy = "write availability=Availability(max_delay='3s'), or WAIT to wait for missing input however long"
+        remedy = "write availability=Availability(max_delay='3s'), or availability=WAIT to wait for missing input "
+        remedy += "however long (from unbroken import Availability, WAIT)"
         yield f"availability={asked!r} is no bound on the delay", remedy
         return
     delay, alpha = _duration_ms(asked.max_delay), _share(asked.alpha)
@@ -147,7 +149,8 @@ def _value_problems(asked: Any) -> Iterator[tuple[str, str]]:
         yield f"max_delay={asked.max_delay!r} is not a length of time", "write for example '3s' or '1500ms'"
     elif delay < LEAST_DELAY_MS:
         what = f"max_delay={asked.max_delay!r} is too short: a micro-batch and passing on its result take longer"
-        yield what, f"allow {LEAST_DELAY_MS:g}ms or more; '3s' is a good start"
+        plain = "" if isinstance(asked.max_delay, str) else ", and a number without a unit is one of milliseconds"
+        yield what, f"allow {LEAST_DELAY_MS:g}ms or more; '3s' is a good start{plain}"
     elif delay > MOST_DELAY_MS:
         yield f"max_delay={asked.max_delay!r} is too long", "use at most 24h, or WAIT to wait however long"
     if alpha is None:
@@ -170,7 +173,8 @@ def _word_problems(asked: Availability) -> Iterator[tuple[str, str]]:
     words = {"during_failure": POLICIES, "during_stabilization": POLICIES, "reconcile": RECONCILES}
     for name, known in words.items():
         if getattr(asked, name) not in known:
-            yield f"there is no {name}={getattr(asked, name)!r}", f"use one of: {', '.join(known)}"
+            waits = f"; {Policy.SUSPEND.value!r} waits for missing input" if known is POLICIES else ""
+            yield f"there is no {name}={getattr(asked, name)!r}", f"use one of: {', '.join(known)}{waits}"
     if asked.state_horizon is None:
         return
     horizon = _duration_ms(asked.state_horizon)

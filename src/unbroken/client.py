@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +23,7 @@ from unbroken.client_arrivals import Arrivals, Origin, at_home
 from unbroken.client_hosts import Hosts, Reader
 from unbroken.client_view import SILENCE_S, Event, Reconciled, Result, Undo
 from unbroken.cluster.directory import Directory
+from unbroken.cluster.routes import Routes
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import NodeId, StreamId
 from unbroken.protocol.units import UnitHeader
@@ -50,6 +51,7 @@ def subscribe(
     after: int = 0,
     stable_only: bool = False,
     silence_s: float = SILENCE_S,
+    routes: Iterable[str] = (),
 ) -> Subscription:
     """Results of a ``Client()`` or ``Console()`` sink of a running flow, to iterate over or to use in ``with``.
 
@@ -57,7 +59,9 @@ def subscribe(
     See :class:`Subscription` for the rest.
     """
     token = read_token(Path(token_file))
-    return Subscription.of(zookeeper, flow, sink, token, after=after, stable_only=stable_only, silence_s=silence_s)
+    return Subscription.of(
+        zookeeper, flow, sink, token, after=after, stable_only=stable_only, silence_s=silence_s, routes=routes
+    )
 
 
 def push_addresses(zookeeper: str, flow: str) -> list[str]:
@@ -86,6 +90,9 @@ class Subscription:
     tentative ones are those of :class:`unbroken.client_view.TentativeView`, which also explains ``silence_s``.
     ``events`` tells when corrections begin and when all of them are there.
 
+    ``routes`` has a ``NODE=HOST:PORT`` for each node that is not reached from here at the address that it announces,
+    as ``--route`` of `unbroken node` does.
+
     When the flow goes over to another generation of its code, the results of one shard come from another part of the
     flow from some unit on. They go on in the same order and under the same stream, that of the segment.
     """
@@ -100,12 +107,14 @@ class Subscription:
         after: int = 0,
         stable_only: bool = False,
         silence_s: float = SILENCE_S,
+        routes: Iterable[str] = (),
     ) -> None:
         self._after = after
         self._stable_only = stable_only
         self._silence_s = silence_s
         self._arrivals = Arrivals([], after, stable_only=stable_only, silence_s=silence_s)
-        self._hosts = Hosts(zookeeper, flow, sink, token, Reader(self._begin, self._unit, self._lost))
+        reader = Reader(self._begin, self._unit, self._lost)
+        self._hosts = Hosts(zookeeper, flow, sink, token, reader, Routes.parse(routes))
         self._results: queue.Queue[Event | None] = queue.Queue(BUFFERED_UNITS)
         self._overdue: deque[Event] = deque()
         self._gaps: dict[tuple[StreamId, int], float] = {}
@@ -124,9 +133,12 @@ class Subscription:
         after: int = 0,
         stable_only: bool = False,
         silence_s: float = SILENCE_S,
+        routes: Iterable[str] = (),
     ) -> Subscription:
         """An open subscription; what has to be known about the sink is read from ZooKeeper."""
-        subscription = cls(zookeeper, flow, sink, token, after=after, stable_only=stable_only, silence_s=silence_s)
+        subscription = cls(
+            zookeeper, flow, sink, token, after=after, stable_only=stable_only, silence_s=silence_s, routes=routes
+        )
         try:
             subscription._open(None, OPEN_DEADLINE_S)
         except BaseException:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from unbroken.client_arrivals import Origin, of_segment
 from unbroken.cluster.directory import Directory
+from unbroken.cluster.routes import Routes
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.messages import Ack, Subscribe
@@ -51,13 +52,16 @@ class Hosts:
     Nodes that come later are found, and asked for what has not come from others until then.
     """
 
-    def __init__(self, zookeeper: str, flow: str, sink: str, token: str, reader: Reader) -> None:
+    def __init__(
+        self, zookeeper: str, flow: str, sink: str, token: str, reader: Reader, routes: Routes | None = None
+    ) -> None:
         self.streams: list[StreamId] = []
         self._zookeeper = zookeeper
         self._flow = flow
         self._sink = sink
         self._token = token
         self._reader = reader
+        self._routes = routes or Routes()
         self._name = f"client-{uuid.uuid4().hex[:12]}"
         self._directory: Directory | None = None
         self._links: dict[NodeId, Link] = {}
@@ -157,9 +161,9 @@ class Hosts:
                 self._link()
 
     def _link(self) -> None:
-        """Link to every host that is a member, at the address it has."""
+        """Link to every host that is a member, at the address it has for this client."""
         assert self._directory is not None
-        members = self._directory.members
+        members = self._routes.applied(self._directory.members)
         hosts = {node for stream in self.streams for _, node in self._origins(stream)}
         for node in sorted(hosts & set(members)):
             with self._link_lock:

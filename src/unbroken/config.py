@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from unbroken.errors import FlowError, Problem
 from unbroken.protocol.settings import ProtocolSettings
+from unbroken.wording import choices
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+UNITS_MS = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "second", "seconds"), 1_000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
 
 
 def milliseconds(value: Any) -> Any:
-    """Turn ``"500ms"``, ``"2s"`` or ``"1min"`` into milliseconds; numbers are milliseconds already."""
+    """Turn ``"500ms"``, ``"2 seconds"`` or ``"1min"`` into milliseconds; numbers are milliseconds already."""
     if not isinstance(value, str):
         return value
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|min|h)\s*", value)
-    if match is None:
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]+)\s*", value)
+    if match is None or match[2] not in UNITS_MS:
         raise ValueError(f"{value!r} is not a duration; write for example '500ms', '2s' or '1min'")
-    return float(match[1]) * _UNITS_MS[match[2]]
+    return float(match[1]) * UNITS_MS[match[2]]
+
+
+def _whole(value: float) -> float:
+    if not value.is_integer():
+        raise ValueError(f"it must be a whole number of milliseconds, and is {value:g} ms")
+    return value
 
 
 Duration = Annotated[float, BeforeValidator(milliseconds)]
@@ -209,12 +224,12 @@ class Settings(BaseModel):
         le=600_000,
         description="How long a leader that can be reached may order nothing before another one takes the lead.",
     )
-    bucket: Duration = Field(
+    bucket: Annotated[Duration, AfterValidator(_whole)] = Field(
         default=500,
         ge=50,
         le=3_600_000,
-        description="With ordering='bucket': the length of event time that makes one unit, in whole milliseconds. "
-        "There is a micro-batch for each, and a stateful one takes about 150 to 200 ms.",
+        description="With ordering='bucket': the length of event time that makes one unit, '50ms' to '1h', in whole "
+        "milliseconds. There is a micro-batch for each, and a stateful one takes about 150 to 200 ms.",
     )
     bucket_origin: Instant | None = Field(
         default=None,
@@ -223,6 +238,13 @@ class Settings(BaseModel):
     )
     client_retain: int = Field(
         default=2_000, ge=1, le=1_000_000, description="Units kept for clients that subscribe late."
+    )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65_535,
+        description="Port of each node's metrics for Prometheus; 0 takes a free one, None turns them off. Local nodes "
+        "of one run count up from it.",
     )
     node_memory: str = Field(default="1g", pattern=r"^[1-9][0-9]*[mg]$", description="Heap of a node's Spark driver.")
     node_cores: int = Field(default=2, ge=1, le=256, description="Task slots of a local node's Spark.")
@@ -253,8 +275,6 @@ class Settings(BaseModel):
                 f"link_timeout ({self.link_timeout:g} ms) must be at least twice heartbeat "
                 f"({self.heartbeat:g} ms), or healthy links would be given up"
             )
-        if self.bucket != int(self.bucket):
-            raise ValueError(f"bucket must be a whole number of milliseconds, got {self.bucket:g} ms")
         if 0 < self.ring_period < 20:
             raise ValueError(f"ring_period must be 0 (off) or at least 20 ms, got {self.ring_period:g} ms")
         return self
@@ -281,20 +301,36 @@ class Settings(BaseModel):
         )
 
 
-def load_settings(where: str, values: dict[str, Any]) -> Settings:
-    """Validate ``values``; every wrong one becomes a problem that names it."""
+def load_settings(where: str, values: dict[str, Any], others: Iterable[str] = ()) -> Settings:
+    """Validate ``values``; every wrong one becomes a problem that names it.
+
+    ``others`` are names that are no settings and can be given together with them.
+    """
     try:
         return Settings(**values)
     except ValidationError as error:
-        raise FlowError([_problem(where, detail) for detail in error.errors()]) from None
+        raise FlowError([_problem(where, detail, others) for detail in error.errors()]) from None
 
 
-def _problem(where: str, detail: Any) -> Problem:
-    name = ".".join(str(part) for part in detail["loc"]) or "settings"
+def _problem(where: str, detail: Any, others: Iterable[str]) -> Problem:
+    name = ".".join(str(part) for part in detail["loc"])
     message = str(detail["msg"]).removeprefix("Value error, ")
+    if not name:
+        return Problem(f"{where}, settings", message, "change one of these values")
     if detail["type"] == "extra_forbidden":
-        known = ", ".join(sorted(Settings.model_fields))
-        return Problem(f"{where}, setting {name}", "there is no such setting", f"use one of: {known}")
+        remedy = choices((*Settings.model_fields, *others), name)
+        return Problem(f"{where}, setting {name}", "there is no such setting", remedy)
     field = Settings.model_fields.get(name)
     remedy = "change the value" if field is None else f"{name}: {field.description}"
-    return Problem(f"{where}, setting {name}", f"{message}, got {detail.get('input')!r}", remedy)
+    unit = unit_of(field, detail["type"])
+    got = "" if repr(detail["input"]) in message else f", got {detail['input']!r}{unit}"
+    return Problem(f"{where}, setting {name}", f"{message}{unit}{got}", remedy)
+
+
+def unit_of(field: FieldInfo | None, failure: str) -> str:
+    """The unit of the numbers in a complaint about a setting that is too small or too large.
+
+    Lengths of time are mostly given as text and compared as milliseconds, which has to be said.
+    """
+    lengths = [] if field is None else [part for part in field.metadata if getattr(part, "func", None) is milliseconds]
+    return " ms" if lengths and failure in ("greater_than_equal", "less_than_equal") else ""

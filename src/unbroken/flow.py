@@ -24,6 +24,7 @@ OUTPUT_MODES = ("append", "update")
 ROUTINGS = ("hashing", "random", "primary")
 ORDERINGS = ("pulse", "leader", "bucket")
 HA = tuple(ha.value for ha in Ha)
+_OPTIONS = ("replicas", "ha", "ordering", "availability")
 NAME_HELP = "use letters, digits, '-' and '_', starting with a letter"
 
 
@@ -160,7 +161,7 @@ class Dataflow:
         self.ha = ha
         self.ordering = ordering
         self.availability = availability
-        self.settings = load_settings(f"{self.where}, dataflow {name}", settings)
+        self.settings = load_settings(f"{self.where}, dataflow {name}", settings, _OPTIONS)
         self.sources = {}
         self.segments = {}
         self.sinks = {}

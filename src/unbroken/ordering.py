@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from unbroken.config import milliseconds
@@ -32,15 +32,20 @@ def bucketed(flow: Dataflow) -> bool:
 
 def ordering_problems(flow: Dataflow) -> list[Problem]:
     """Everything about the orderings of a dataflow that cannot work."""
+    if flow.ordering not in ORDERINGS:
+        # What segments and sources say of it would be measured by something that nobody meant.
+        return [Problem(flow.where, *_unknown(flow.ordering))]
     led = led_segments(flow)
     out = [
         Problem(segment.where, what, remedy)
         for segment in flow.segments.values()
         for what, remedy in _segment_problems(segment, led, flow)
     ]
-    for source in flow.sources.values():
-        problems = _bucket_problems(source) if bucketed(flow) else _needless(source)
-        out += [Problem(source.where, what, remedy) for what, remedy in problems]
+    if bucketed(flow) or not any(segment.ordering == BUCKET for segment in flow.segments.values()):
+        for source in flow.sources.values():
+            problems = _bucket_problems(source) if bucketed(flow) else _needless(source)
+            out += [Problem(source.where, what, remedy) for what, remedy in problems]
+        out += [Problem(flow.where, what, remedy) for what, remedy in _needless_settings(flow)]
     if not led and not bucketed(flow):
         return out
     tuned = flow.settings
@@ -58,9 +63,13 @@ def ordering_problems(flow: Dataflow) -> list[Problem]:
     return out
 
 
+def _unknown(ordering: Any) -> tuple[str, str]:
+    return f"there is no ordering={ordering!r}", f"use one of: {', '.join(ORDERINGS)}"
+
+
 def _segment_problems(segment: Segment, led: frozenset[str], flow: Dataflow) -> Iterator[tuple[str, str]]:
     if segment.ordering not in ORDERINGS:
-        yield f"there is no ordering={segment.ordering!r}", f"use one of: {', '.join(ORDERINGS)}"
+        yield _unknown(segment.ordering)
         return
     if (segment.ordering == BUCKET) != bucketed(flow):
         what = f"it has ordering={segment.ordering!r} in a dataflow with ordering={flow.ordering!r}"
@@ -84,6 +93,8 @@ def _bucket_problems(source: Source) -> Iterator[tuple[str, str]]:
     if source.event_time is None:
         what = "ordering='bucket' puts rows into buckets by their event time, and this source does not name it"
         yield what, f"say event_time='column' ({known})"
+    elif not isinstance(source.event_time, str):
+        yield f"event_time={source.event_time!r} is not the name of a column", f"name one; {known}"
     elif source.event_time not in kinds:
         yield f"there is no column {source.event_time!r} to take the event time from", f"name another; {known}"
     elif source.event_time not in fitting:
@@ -97,8 +108,19 @@ def _bucket_problems(source: Source) -> Iterator[tuple[str, str]]:
 def _needless(source: Source) -> Iterator[tuple[str, str]]:
     given = [name for name, there in {"event_time": source.event_time, "disorder": source.disorder}.items() if there]
     if given:
-        what = f"{' and '.join(given)} of a source mean nothing unless units are buckets of event time"
-        yield what, f"leave {' and '.join(given)} out, or say Dataflow(..., ordering='bucket')"
+        yield _only_with_buckets(given)
+
+
+def _needless_settings(flow: Dataflow) -> Iterator[tuple[str, str]]:
+    given = [name for name in ("bucket", "bucket_origin") if name in flow.settings.model_fields_set]
+    if given and not bucketed(flow):
+        yield _only_with_buckets(given)
+
+
+def _only_with_buckets(given: Sequence[str]) -> tuple[str, str]:
+    named, plural = " and ".join(given), len(given) > 1
+    what = f"{named} {'have' if plural else 'has'} no meaning unless units are buckets of event time"
+    return what, f"leave {'them' if plural else 'it'} out, or give the dataflow ordering='bucket'"
 
 
 def _length_ms(value: Any) -> float:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import re
 import sys
+import traceback
 from graphlib import CycleError, TopologicalSorter
+from operator import attrgetter
 from pathlib import Path
 
 from pyspark import cloudpickle
@@ -16,6 +20,7 @@ from unbroken.network import is_network
 from unbroken.ordering import bucketed, led_segments, ordering_problems
 from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.redundancy import pair_problems, redundancy_problems
+from unbroken.wording import choices
 
 MAX_SHARDS = 256
 
@@ -57,13 +62,40 @@ def load_text(path: Path, text: str, generation: int = 1) -> Dataflow:
     except FlowError:
         raise
     except (Exception, SystemExit) as error:
-        what = f"the file failed while it was loaded: {type(error).__name__}: {error}"
-        raise FlowError([Problem(where, what, "run it with python to see where")]) from error
+        raise FlowError([_failure(path, error)]) from error
     flows = {id(value): value for value in vars(module).values() if isinstance(value, Dataflow)}
     if len(flows) != 1:
         what = "no Dataflow is declared" if not flows else f"{len(flows)} Dataflows are declared"
         raise FlowError([Problem(where, what, "declare exactly one at the top level: flow = Dataflow('name')")])
     return next(iter(flows.values()))
+
+
+def _failure(path: Path, error: BaseException) -> Problem:
+    """What went wrong while a user's file was run, and the line of the file that it was in."""
+    here = str(path.resolve())
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == here]
+    if isinstance(error, SyntaxError) and error.filename == here:
+        lines.append(error.lineno)
+    what = f"the file failed while it was loaded: {type(error).__name__}: {error}"
+    if not lines or lines[-1] is None:
+        return Problem(str(path), what, "run it with python to see where")
+    remedy = f"{_argument_help(error) or 'correct that line'}; or run it with python to see more"
+    return Problem(f"{path}:{lines[-1]}", what, remedy)
+
+
+def _argument_help(error: BaseException) -> str:
+    """What a function of the package takes, if the failure is an argument that it does not take."""
+    found = re.match(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    if not isinstance(error, TypeError) or found is None:
+        return ""
+    import unbroken  # Its names are those that a flow is written with.
+
+    try:
+        parameters = inspect.signature(attrgetter(found[1])(unbroken)).parameters
+    except (AttributeError, TypeError, ValueError):
+        return ""
+    taken = [name for name, it in parameters.items() if name != "self" and it.kind is not it.VAR_POSITIONAL]
+    return choices(taken, found[2])
 
 
 def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:

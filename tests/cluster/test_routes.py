@@ -1,4 +1,4 @@
-"""Nodes that reach others at addresses other than those they announce."""
+"""Nodes that are reached at addresses other than those they announce."""
 
 from __future__ import annotations
 
@@ -45,6 +45,10 @@ def test_two_ways_to_one_node_are_refused() -> None:
     assert Routes.parse(["b=h:1", "b=h:1"]) == Routes({"b": "h:1"})
     with pytest.raises(UnbrokenError, match="two routes to b, h:1 and h:2"):
         Routes.parse(["b=h:1", "b=h:2"])
+
+
+def test_one_text_has_spaces_between_its_routes() -> None:
+    assert Routes.parse("b=h:1 c=h:2") == Routes.parse(["b=h:1", "c=h:2"])
 
 
 def test_an_address_may_be_one_of_ipv6() -> None:

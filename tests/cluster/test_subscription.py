@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from kazoo.client import KazooClient
 
+from partitions.proxy import Proxies
 from protocol.model_parts import chain
 from support import wait_until
 from unbroken import client as client_module
@@ -233,6 +234,35 @@ def test_a_node_that_joins_or_moves_is_linked(
         moved.join(zk, flow)
         moved.produce(7)
         assert take(results, 2) == [6, 7]
+
+
+def test_a_client_reaches_nodes_by_its_routes_and_outlives_their_cuts(
+    address: str, zk: KazooClient, hosts: list[Host], token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_hosts, "LINK_TIMEOUT_S", 1.0)
+    hosts += [Host("a"), Host("b")]
+    first, second = hosts
+    flow = flow_on(zk, *hosts)
+    first.produce(3)
+    with Proxies(["client", "a", "b"]) as network:
+        ways = [f"{h.name}={network.way('client', h.name, int(h.server.address.rpartition(':')[2]))}" for h in hosts]
+        with subscribe(address, flow, "sink", token_file, routes=ways) as results:
+            assert take(results, 3) == [1, 2, 3]
+            network.cut("client", "a")
+            first.produce(9)
+            second.produce(5)
+            assert take(results, 2) == [4, 5], "what the other one has comes from there"
+            assert results.next(1.0) is None, "there is another way than the one that is cut"
+            network.cut("client", "b")
+            second.produce(11)
+            assert results.next(1.0) is None
+            network.heal_all()
+            assert take(results, 6) == [6, 7, 8, 9, 10, 11]
+
+
+def test_what_is_no_route_is_told_before_anything_is_asked(token_file: Path) -> None:
+    with pytest.raises(UnbrokenError, match="'a' is not a route; write NODE=HOST:PORT"):
+        subscribe("127.0.0.1:1", "flow", "sink", token_file, routes=["a"])
 
 
 def test_closing_does_not_wait_for_the_reader(

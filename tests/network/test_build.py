@@ -12,8 +12,9 @@ from network.written import FILE, SOURCES, load, network
 from unbroken import Availability, Client, Console, Dataflow, Files, JsonLines, Parquet, Push
 from unbroken.errors import FlowError
 from unbroken.flow import Segment
+from unbroken.ingress.buckets import rules_of
 from unbroken.network.mistakes import keys_of
-from unbroken.network.parts import OPTIONS
+from unbroken.network.parts import OPTIONS, SOURCE_OPTIONS, Head
 from unbroken.plan import build_topology
 from unbroken.protocol.strategy import Ha, Strategy
 
@@ -89,6 +90,47 @@ def test_a_bound_for_all_operators_is_reported_with_its_line() -> None:
         build_topology(load(network(operators, head=SOURCES + "availability: {max_delay: 3ms}\n")))
     (problem,) = refused.value.problems
     assert problem.where == "net.yaml:1" and "max_delay='3ms' is too short" in problem.what
+
+
+TIMED = """\
+name: timed
+ordering: bucket
+settings: {nodes: 2, bucket: 1s, bucket_origin: 2026-03-01T12:00:00Z}
+sources:
+  doors: {push: {schema: "door string, at timestamp", heartbeat: 2s}, event_time: at, disorder: 2 seconds}
+  badges: {push: {schema: "badge string, read_at timestamp"}, event_time: read_at}
+"""
+BOTH = "both: {input: [doors, badges], join: {on: {door: badge}}}"
+
+
+def test_units_may_be_buckets_of_event_time() -> None:
+    flow = load(network(BOTH, head=TIMED))
+    declared = Dataflow("timed", ordering="bucket", nodes=2, bucket="1s", bucket_origin="2026-03-01T12:00:00Z")
+    assert flow.ordering == flow.segments["both"].ordering == "bucket" and flow.settings == declared.settings
+    assert {name: (part.event_time, part.disorder) for name, part in flow.sources.items()} == {
+        "doors": ("at", "2 seconds"),
+        "badges": ("read_at", 0),
+    }
+    assert build_topology(flow).bucketed
+    declared.source("doors", flow.sources["doors"].connector, event_time="at", disorder="2s")
+    declared.source("badges", flow.sources["badges"].connector, event_time="read_at")
+    assert rules_of(flow) == rules_of(declared)
+
+
+def test_operators_say_who_orders_their_input_and_the_file_does_for_the_others() -> None:
+    operators = "one: {input: clicks, dup: {}, ordering: pulse}\ntwo: {input: views, dup: {}}"
+    assert build_topology(load(network(operators))).led == frozenset()
+    head = SOURCES + "ordering: leader\nsettings: {order_log: kafka://k1:9092}\n"
+    flow = load(network(operators, head=head))
+    assert build_topology(flow).led == {"two"} and flow.settings.order_log == "kafka://k1:9092"
+    operators = operators.replace("pulse", "leader")
+    assert build_topology(load(network(operators))).led == {"one"}
+
+
+def test_the_file_says_how_all_operators_are_kept_available() -> None:
+    operators = "one: {input: clicks, dup: {}, ha: active}\ntwo: {input: views, dup: {}}"
+    topology = build_topology(load(network(operators, head=SOURCES + "ha: passive\n")))
+    assert (topology.strategy("one").ha, topology.strategy("two").ha) == (Ha.ACTIVE, Ha.PASSIVE)
 
 
 def test_what_makes_no_sense_is_reported_with_its_line() -> None:
@@ -197,6 +239,10 @@ def test_all_options_of_a_segment_are_passed_on() -> None:
 def test_a_network_takes_every_option_that_python_takes() -> None:
     parameters = inspect.signature(Dataflow.segment).parameters
     assert keys_of(OPTIONS) == [name for name in parameters if name not in ("self", "inputs", "name")]
+    parameters = inspect.signature(Dataflow.source).parameters
+    assert keys_of(SOURCE_OPTIONS) == [name for name in parameters if name not in ("self", "name", "connector")]
+    parameters = inspect.signature(Dataflow).parameters
+    assert set(keys_of(Head)) == {*parameters, "sources", "operators", "sinks"}
 
 
 def test_nothing_behind_the_name_of_an_operator_means_no_parameters() -> None:

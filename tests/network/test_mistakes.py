@@ -77,6 +77,18 @@ USED = "both: {input: [clicks, views], join: {on: {user: id}}}"
             "fork, redo, undo",
         ),
         ("x: {input: clicks, dup: {}, availability: {max_delay: 3s}, ha: none}", "this one has ha='none'", "WAIT"),
+        (
+            "x: {input: clicks, dup: {}, availability: {max_delay: 3}}",
+            "max_delay=3.0 is too short",
+            "a number without a unit is one of milliseconds",
+        ),
+        # who orders
+        ("x: {input: clicks, dup: {}, ordering: tide}", "there is no ordering='tide'", "pulse, leader, bucket"),
+        ("x: {input: clicks, dup: {}, ordering: 5}", "ordering must be text, got 5", "text"),
+        ("x: {input: clicks, dup: {}, ordering: bucket}", "in a dataflow with ordering='pulse'", "whole dataflow"),
+        ("x: {input: clicks, dup: {}, bucket: 1s}", "the key 'bucket' is not known", "use one of: aggregate"),
+        # options in the wrong place
+        ("x: {input: clicks, count: {by: user, shards: 2}}", "'shards' is not known here", "write it beside count"),
         # how many inputs
         ("x: {input: [clicks, views], dup: {}}", "dup takes 1 input, not 2", "'union' or 'join'"),
         ("x: {input: clicks, union: {}}", "union takes at least 2 inputs, not 1", "input: [one, other]"),
@@ -178,6 +190,15 @@ def test_one_mistake(operator: str, what: str, remedy: str) -> None:
         ("{files: {path: in/, format: xml, schema: a int}}", "The format is 'xml'", "json, csv, parquet"),
         ("{files: {path: in/, format: csv, schema: a int, header: maybe}}", "header must be true or false", "true"),
         ("{files: {path: in/, format: csv, schema: a int, heder: true}}", "the key 'heder' is not", "mean 'header'?"),
+        ("{push: {schema: a int}, event_tim: a}", "the key 'event_tim' is not known", "did you mean 'event_time'?"),
+        (
+            "{push: {schema: a timestamp, event_time: a}}",
+            "the key 'event_time' is not known here",
+            "write it beside push, not within: {push: {...}, event_time: ...}",
+        ),
+        ("{push: {schema: a timestamp}, event_time: [a]}", "event_time must be text, got ['a']", "write text"),
+        ("{push: {schema: a timestamp}, disorder: [2]}", "disorder must be text or a number, got [2]", "a number"),
+        ("{push: {schema: a timestamp}, event_time: a}", "event_time has no meaning unless", "ordering='bucket'"),
     ],
 )
 def test_sources_with_a_mistake(source: str, what: str, remedy: str) -> None:
@@ -219,17 +240,103 @@ def test_sinks_with_a_mistake(sink: str, what: str, remedy: str) -> None:
         ("name: [x]", "net.yaml:1", "name must be text", "name of the dataflow"),
         ("nam: x", "net.yaml:1", "the key 'nam' is not known", "did you mean 'name'?"),
         ("name: x\nreplicas: two", "net.yaml:2", "replicas must be a whole number, got 'two'", "copies"),
+        ("name: x\nsettings: fast", "net.yaml:2", "settings must be a mapping, got 'fast'", "nodes: 3"),
         ("name: x\nsettings: [3]", "net.yaml:2", "settings must be a mapping, got [3]", "nodes: 3"),
         ("name: x\nsettings:\n  nods: 3", "net.yaml:3, settings", "the key 'nods' is not known", "mean 'nodes'?"),
         ("name: x\nsettings:\n  nodes: 0", "net.yaml:3, settings", "greater than or equal to 1, got 0", "Local nodes"),
         ("name: x\nsettings: {hedge: soon}", "net.yaml:2, settings", "'soon' is not a duration", "500ms"),
         ("name: x\nsettings: {pulse_min: 2s}", "net.yaml:2, settings", "pulse_min <= pulse_start", "correct"),
+        (
+            "name: x\nordering: [bucket]",
+            "net.yaml:2",
+            "ordering must be text, got ['bucket']",
+            "pulse, leader or bucket",
+        ),
+        ("name: x\nhá: none", "net.yaml:2", "the key 'há' is not known", "use one of: availability, ha"),
+        ("name: x\nnodes: 3", "net.yaml:2", "the key 'nodes' is not known here", "settings: {nodes: ...}"),
+        ("name: x\nbucket: 1s", "net.yaml:2", "the key 'bucket' is not known here", "settings: {bucket: ...}"),
+        (
+            "name: x\nsettings:\n  ordering: leader",
+            "net.yaml:3, settings",
+            "the key 'ordering' is not known here",
+            "beside settings: ordering: ...",
+        ),
+        (
+            "name: x\nsettings: {bucket: 0s}",
+            "net.yaml:2, settings",
+            "bucket: Input should be greater than or equal to 50 ms, got 0.0 ms",
+            "'50ms' to '1h'",
+        ),
+        ("name: x\nsettings: {bucket_origin: noon}", "net.yaml:2, settings", "not a point in time", "2026-03-01T"),
     ],
 )
 def test_heads_with_a_mistake(head: str, where: str, what: str, remedy: str) -> None:
     text = network(USED, head=SOURCES.replace("name: small", head))
     (problem,) = (found for found in problems_of(text) if found.what != "'name' is missing")
     assert problem.where == where and what in problem.what and remedy in problem.remedy
+
+
+BUCKETS = """\
+name: timed
+ordering: bucket
+sources:
+  doors: {push: {schema: "door string, at timestamp"}, event_time: at}
+  badges: BADGES
+"""
+
+
+@pytest.mark.parametrize(
+    ("badges", "what", "remedy"),
+    [
+        ("{push: {schema: t timestamp}}", "this source does not name it", "(timestamp columns: t)"),
+        ("{push: {schema: t timestamp}, event_time: at}", "there is no column 'at'", "timestamp columns: t"),
+        ("{push: {schema: t long}, event_time: t}", "which is of type long", "give its schema a column of type timest"),
+        ("{push: {schema: t timestamp}, event_time: t, disorder: -2s}", "disorder='-2s' is not a length", "'2s'"),
+        (
+            "{push: {schema: t timestamp}, event_time: t, disorder: 2 hours}",
+            "not a length of time from 0 to 1 h",
+            "'2s'",
+        ),
+        # What follows from a mistake is not told beside it.
+        ("{push: {schema: t timestam}, event_time: t}", "a type that is not known", "use one of byte"),
+        ("{push: {schema: t timestamp}, event_time: 5}", "event_time must be text, got 5", "write text"),
+        (
+            "{push: {schema: t timestamp}, evnt_time: t, event_time: t}",
+            "'evnt_time' is not known",
+            "mean 'event_time'?",
+        ),
+    ],
+)
+def test_sources_that_do_not_go_into_buckets(badges: str, what: str, remedy: str) -> None:
+    text = network("both: {input: [doors, badges], union: {}}", head=BUCKETS.replace("BADGES", badges))
+    with pytest.raises(FlowError) as caught:
+        build_topology(load(text))
+    (problem,) = caught.value.problems
+    assert problem.where == f"{FILE}:5, source badges"
+    assert what in problem.what and remedy in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        ("name: timed\nordering: buckets", "there is no ordering='buckets'"),
+        ("name: 1st\nordering: bucket", "'1st' cannot be a name"),
+        ("name: timed\nordering: bucket\nsetings: {}", "the key 'setings' is not known"),
+        ("name: timed\nsettings: {ordering: bucket}", "the key 'ordering' is not known here"),
+        ("name: timed\nordering: bucket\nsettings: {bucket: 0s}", "greater than or equal to 50 ms"),
+        ("name: timed\nordering: bucket\nsettings: {snapshots: s/}", "snapshots cannot be combined"),
+        ("name: timed\nsettings: {bucket: 1s}\nordering: pulse", "bucket has no meaning unless"),
+    ],
+)
+def test_the_head_of_a_network_with_buckets(head: str, what: str) -> None:
+    badges = "{push: {schema: t timestamp}, event_time: t}"
+    text = BUCKETS.replace("name: timed\nordering: bucket", head).replace("BADGES", badges)
+    if "pulse" in head:
+        text = text.replace(", event_time: at", "").replace(", event_time: t", "")
+    with pytest.raises(FlowError) as caught:
+        build_topology(load(network("both: {input: [doors, badges], union: {}}", head=text)))
+    (problem,) = caught.value.problems
+    assert what in problem.what and problem.remedy and "source" not in problem.where
 
 
 def test_sections_that_are_missing_or_empty() -> None:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from support import wait_until
 from unbroken.client import Result, subscribe
@@ -110,8 +109,7 @@ RUN = "from partitions.reader import main; main(*sys.argv[1:])"
 
 def main(zookeeper: str, flow: str, sink: str, token_file: str, file: str, *routes: str) -> None:
     """Read until the end of the flow."""
-    ways: dict[str, Any] = {"routes": dict(route.split("=", 1) for route in routes)} if routes else {}
-    with subscribe(zookeeper, flow, sink, token_file, **ways) as results, Path(file).open("ab") as out:
+    with subscribe(zookeeper, flow, sink, token_file, routes=routes) as results, Path(file).open("ab") as out:
         for result in results:
             data = pickle.dumps(result)
             out.write(LENGTH.pack(len(data)) + data)

@@ -38,9 +38,9 @@ class Flow(PartitionedFlow):
 
     live: Reader
 
-    def begin(self) -> None:
+    def begin(self, *, routed: bool = False) -> None:
         self.start()
-        self.live = self.read(SINK)
+        self.live = self.read(SINK, routed=routed)
         self.live.wait_further(3, RESULTS_S)
 
     @property
@@ -170,12 +170,16 @@ def test_a_node_can_be_stopped_during_a_cut(running: Flow) -> None:
 
 
 @pytest.mark.slow
-def test_a_replica_behind_proxies_is_not_missed(tmp_path: Path) -> None:
+def test_behind_proxies_neither_a_replica_nor_a_host_of_a_client_is_missed(tmp_path: Path) -> None:
     with Flow(flow_text(tmp_path), tmp_path, Proxies, nodes=NODES) as flow:
-        flow.begin()
+        flow.begin(routed=True)
         with flow.trial():
             replica = flow.replica
             since = flow.cut(replica, *flow.nodes_but(replica))
+            flow.live.wait_further(FURTHER, RESULTS_S)
+            assert flow.live.longest_gap_s(since) < GAP_S
+        with flow.trial():
+            since = flow.cut(CLIENT, flow.replica)
             flow.live.wait_further(FURTHER, RESULTS_S)
             assert flow.live.longest_gap_s(since) < GAP_S
         flow.finish()

@@ -1,4 +1,4 @@
-"""Where a node reaches the others, if not at the addresses that they announce."""
+"""Where a node or a client reaches nodes, if not at the addresses that they announce."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from unbroken.protocol.ids import NodeId
 
 @dataclass(frozen=True)
 class Routes:
-    """Ways around NAT, through tunnels or forwarded ports, each to one node and known to one node only.
+    """Ways around NAT, through tunnels or forwarded ports, each to one node and known to one process only.
 
-    What ZooKeeper says about a member stays as it is: another node may reach the same member in another way.
+    What ZooKeeper says about a member stays as it is: others may reach the same member in another way.
     """
 
     to: Mapping[NodeId, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Routes:
-        """Routes as they are given on the command line, each as ``NODE=HOST:PORT``."""
+        """Routes as they are given on the command line, each as ``NODE=HOST:PORT``.
+
+        One text stands for all that it has with spaces between them, as in UNBROKEN_ROUTES.
+        """
         to: dict[NodeId, str] = {}
-        for text in texts:
+        for text in texts.split() if isinstance(texts, str) else texts:
             node, equals, address = text.strip().partition("=")
             host, colon, port = address.rpartition(":")
             if not (node and equals and host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
@@ -33,5 +36,5 @@ class Routes:
         return cls(to)
 
     def applied(self, members: Mapping[NodeId, Member]) -> dict[NodeId, Member]:
-        """The members at the addresses at which this node reaches them."""
+        """The members at the addresses at which they are reached from here."""
         return {name: replace(member, address=self.to.get(name, member.address)) for name, member in members.items()}

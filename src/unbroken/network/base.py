@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
+from unbroken.config import UNITS_MS
 from unbroken.errors import UnbrokenError
 
 if TYPE_CHECKING:
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
 
 Key = Mapping[str, str]
 """A column of each input such that rows which belong together agree in them."""
-
-_UNITS_MS = {
-    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
-    **dict.fromkeys(("s", "second", "seconds"), 1_000),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
-    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
-    **dict.fromkeys(("d", "day", "days"), 86_400_000),
-}
 
 
 class WrongUse(UnbrokenError):
@@ -89,9 +82,9 @@ def _distinct(columns: tuple[str, ...]) -> tuple[str, ...]:
 def milliseconds(value: Any) -> Any:
     """``"10 seconds"``, ``"10s"`` and the like as milliseconds."""
     match = re.fullmatch(r"\s*([0-9]+)\s*([a-z]+)\s*", value.lower()) if isinstance(value, str) else None
-    if match is None or match[2] not in _UNITS_MS:
+    if match is None or match[2] not in UNITS_MS:
         raise ValueError(f"{value!r} is not a length of time; write for example '500ms', '10 seconds' or '1 minute'")
-    length = int(match[1]) * _UNITS_MS[match[2]]
+    length = int(match[1]) * UNITS_MS[match[2]]
     if length > 366 * 86_400_000:
         raise ValueError(f"{value!r} is too long; use at most 366 days")
     return length

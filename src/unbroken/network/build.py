@@ -14,7 +14,7 @@ from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow import Dataflow, Redundancy, Segment
 from unbroken.network.base import Key, Place
 from unbroken.network.document import Entry, NotYaml, Value, read_document
-from unbroken.network.mistakes import Mistakes, choices
+from unbroken.network.mistakes import Mistakes
 from unbroken.network.parts import (
     DeclaredOperator,
     member,
@@ -24,7 +24,9 @@ from unbroken.network.parts import (
     read_source,
     section,
 )
+from unbroken.ordering import bucketed
 from unbroken.plan import build_topology
+from unbroken.wording import choices
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,9 +80,10 @@ class _Builder:
 
     def flow(self) -> Dataflow:
         """The dataflow; it counts only if there are no mistakes."""
-        name, replicas, settings = read_head(self._document, self._mistakes)
+        name, options, settings = read_head(self._document, self._mistakes)
         line = member(self._document, "name", Entry(self._document.line, self._document)).line
-        flow = self._declare(line, "", lambda: Dataflow(name, replicas=replicas, **settings)) or Dataflow("unnamed")
+        declared = self._declare(line, "", lambda: Dataflow(name, **options, **settings))
+        flow = declared or Dataflow("unnamed", **options)
         flow.where = self._mistakes.where(line)
         for name, entry in self._sources.items():
             self._source(flow, name, entry)
@@ -126,8 +129,11 @@ class _Builder:
 
     def _source(self, flow: Dataflow, name: str, entry: Entry) -> None:
         part = f"source {name}"
-        connector = read_source(name, entry, self._mistakes) or Push("unknown string")
-        source = self._declare(entry.line, part, lambda: flow.source(name, connector))
+        connector, options = read_source(name, entry, self._mistakes)
+        if connector is None or options is None:
+            connector = Push("unknown string, at timestamp")
+            options = {"event_time": "at"} if bucketed(flow) else {}
+        source = self._declare(entry.line, part, lambda: flow.source(name, connector, **options))
         if source is not None:
             flow.sources[name] = replace(source, where=self._mistakes.where(entry.line, part))
 

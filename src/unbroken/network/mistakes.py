@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from unbroken.config import unit_of
 from unbroken.errors import Problem
 from unbroken.network.document import Entry, Mistake, Value
+from unbroken.wording import choices
 
 _KINDS = {
     "string_type": "text",
@@ -55,23 +56,23 @@ class Mistakes:
         return [problem for _, problem in sorted(self._found, key=lambda found: found[0])]
 
 
-def choices(known: Iterable[str], wrong: str | None = None) -> str:
-    """A remedy that names what there is, and first what was probably meant."""
-    names = sorted(known)
-    close = difflib.get_close_matches(wrong, names, 1) if wrong else []
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}use one of: {', '.join(names) or 'none'}"
-
-
 def keys_of(model: type[BaseModel]) -> list[str]:
     """The keys of a model, as they are written in the document."""
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def explain(error: ValidationError, model: type[BaseModel], entry: Entry, part: str, mistakes: Mistakes) -> None:
+def explain(
+    error: ValidationError,
+    model: type[BaseModel],
+    entry: Entry,
+    part: str,
+    mistakes: Mistakes,
+    elsewhere: Mapping[str, str],
+) -> None:
     """Turn what pydantic refused in ``entry`` into mistakes with lines and remedies.
 
-    Several complaints about one place, as they come from a choice of types, become one.
+    Several complaints about one place, as they come from a choice of types, become one. Keys that have a meaning in
+    another place are in ``elsewhere``, with what to do.
     """
     places: dict[tuple[int, str], list[Any]] = {}
     for detail in error.errors():
@@ -81,7 +82,8 @@ def explain(error: ValidationError, model: type[BaseModel], entry: Entry, part: 
         if any(other.startswith(f"{path}.") for _, other in places):
             continue  # It is right in one way but for something inside, which is told, and wrong in another way.
         what, remedy = _sentence(path, details, model)
-        mistakes.add(line, part, what, remedy)
+        misplaced = details[0]["type"] == "extra_forbidden" and path in elsewhere
+        mistakes.add(line, part, f"{what} here" if misplaced else what, elsewhere[path] if misplaced else remedy)
 
 
 def _place(entry: Entry, detail: Any) -> tuple[int, str]:
@@ -131,8 +133,10 @@ def _sentence(path: str, details: list[Any], model: type[BaseModel]) -> tuple[st
     message = str(first["msg"]).removeprefix("Value error, ")
     what, _, remedy = message.partition("; ")
     what = f"{path}: {what}" if path else what
-    got = "" if first["type"] == "value_error" else f", got {_short(first['input'])}"
-    return what + got, remedy or described or "correct the value"
+    if first["type"] != "value_error":
+        unit = unit_of(inner.model_fields.get(path), first["type"])
+        what += f"{unit}, got {_short(first['input'])}{unit}"
+    return what, remedy or described or "correct the value"
 
 
 def _kind(detail: Any) -> str | None:

@@ -23,12 +23,13 @@ from unbroken.connectors.postgres import PostgreSQL
 from unbroken.connectors.push import Push
 from unbroken.connectors.sinks import Client, Console, JsonLines, Parquet
 from unbroken.errors import UnbrokenError
-from unbroken.flow import Dataflow
+from unbroken.flow import ORDERINGS, Dataflow
 from unbroken.network.base import Operator
 from unbroken.network.document import Entry, Value
-from unbroken.network.mistakes import Mistakes, choices, explain, keys_of
+from unbroken.network.mistakes import Mistakes, explain, keys_of
 from unbroken.network.operators import OPERATORS
 from unbroken.network.signatures import given, model_of
+from unbroken.wording import choices
 
 Model = TypeVar("Model", bound=BaseModel)
 Connector = TypeVar("Connector", SourceConnector, SinkConnector)
@@ -66,6 +67,9 @@ Bound = Annotated[AVAILABILITY | str | None, BeforeValidator(_bound)]  # type: i
 OPTIONS = model_of(Dataflow.segment, without=("name",), prepare={"shard_by": _lists}, written={"availability": Bound})
 """What can be said of every operator beside its own parameters: whatever a segment can be declared with."""
 
+SOURCE_OPTIONS = model_of(Dataflow.source, without=("name", "connector"))
+"""What can be said of every source beside the parameters of its kind."""
+
 
 def _empty(value: Any) -> Any:
     """A key with nothing behind it stands for an empty mapping."""
@@ -82,6 +86,10 @@ class Head(BaseModel):
 
     name: str = Field(description="the name of the dataflow")
     replicas: StrictInt = Field(default=2, description="copies of every operator unless it says otherwise")
+    ha: str | None = Field(default=None, description="how operators are kept available unless they say otherwise")
+    ordering: str | None = Field(
+        default=None, description=f"what orders the input of operators: {', '.join(ORDERINGS[:-1])} or {ORDERINGS[-1]}"
+    )
     availability: Bound = Field(default=None, description="the bound on the delay of results while input is missing")
     settings: Section = Field(default={}, description="those of a dataflow, such as nodes: 3")
     sources: Section = Field(description="a name for each source, and what it is")
@@ -100,27 +108,33 @@ class DeclaredOperator:
     entry: Entry
 
 
-def read_head(document: Value, mistakes: Mistakes) -> tuple[str, int, dict[str, Any]]:
-    """Name, replicas and all the rest; what is wrong is replaced by something that does no harm."""
+def read_head(document: Value, mistakes: Mistakes) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Name, options and settings of the dataflow; what is wrong is replaced by something that does no harm."""
     entry = Entry(document.line, document)
-    bound: dict[str, Any] = {}
+    content = document.content if isinstance(document.content, dict) else {}
+    written: dict[str, Any] = {key: found.value.content for key, found in content.items()}
+    types: dict[str, type] = {"replicas": int, "ha": str, "ordering": str}
+    options = {key: written[key] for key, wanted in types.items() if type(written.get(key)) is wanted}
     try:
         head = Head.model_validate(document.plain())
     except ValidationError as error:
-        explain(error, Head, entry, "", mistakes)
+        tuned = {name: f"it is one of the settings: settings: {{{name}: ...}}" for name in Settings.model_fields}
+        explain(error, Head, entry, "", mistakes, tuned)
     else:
-        bound = {"availability": _declared(head.availability)}
-        for section in ("sources", "operators", "sinks"):
-            if not getattr(head, section):
-                line = member(document, section, entry).line
-                mistakes.add(line, "", f"there are no {section}", f"declare at least one: {section}: {{name: ...}}")
-    content = document.content if isinstance(document.content, dict) else {}
-    settings = content.get("settings")
-    name, replicas = (content[key].value.content if key in content else None for key in ("name", "replicas"))
+        options["availability"] = _declared(head.availability)
+        for kind in ("sources", "operators", "sinks"):
+            if not getattr(head, kind):
+                line = member(document, kind, entry).line
+                mistakes.add(line, "", f"there are no {kind}", f"declare at least one: {kind}: {{name: ...}}")
+    name, settings = written.get("name"), content.get("settings")
+    if "ordering" in section(document, "settings") and "ordering" not in content:
+        # It is told that this is the wrong place, but what is said of sources is meant so.
+        misplaced = section(document, "settings")["ordering"].value.content
+        options |= {"ordering": misplaced} if isinstance(misplaced, str) else {}
     return (
         name if isinstance(name, str) else "unnamed",
-        replicas if type(replicas) is int else 2,
-        bound | ({} if settings is None else _settings(settings, mistakes)),
+        options,
+        {} if settings is None else _settings(settings, mistakes),
     )
 
 
@@ -140,13 +154,18 @@ def _settings(entry: Entry, mistakes: Mistakes) -> dict[str, Any]:
     values = entry.value.plain()
     if not isinstance(values, dict):
         return {}  # The head says so.
-    return values if _checked(Settings, entry, "settings", mistakes) is not None else {}
+    beside = {key: f"write it at the left margin, beside settings: {key}: ..." for key in keys_of(Head)}
+    return values if _checked(Settings, entry, "settings", mistakes, beside) is not None else {}
 
 
-def read_source(name: str, entry: Entry, mistakes: Mistakes) -> SourceConnector | None:
+def read_source(name: str, entry: Entry, mistakes: Mistakes) -> tuple[SourceConnector | None, Mapping[str, Any] | None]:
+    """The connector of a source and what else is said of it; None for what has a mistake."""
     part = f"source {name}"
-    chosen = _choose(entry, part, SOURCES, (), mistakes)
-    return None if chosen is None else _connector(SOURCES[chosen[0]], chosen[1], part, mistakes)
+    chosen = _choose(entry, part, SOURCES, keys_of(SOURCE_OPTIONS), mistakes)
+    options = _options(SOURCE_OPTIONS, entry, part, mistakes)
+    if chosen is None:
+        return None, options
+    return _connector(SOURCES[chosen[0]], chosen[1], part, mistakes, _beside(SOURCE_OPTIONS, chosen[0])), options
 
 
 def read_sink(name: str, entry: Entry, mistakes: Mistakes) -> tuple[tuple[str, ...], SinkConnector | None]:
@@ -155,7 +174,7 @@ def read_sink(name: str, entry: Entry, mistakes: Mistakes) -> tuple[tuple[str, .
     if len(inputs) > 1:
         mistakes.add(entry.line, part, "a sink takes the results of one operator", "join them with 'union' before")
     chosen = _choose(entry, part, SINKS, ("input",), mistakes)
-    connector = None if chosen is None else _connector(SINKS[chosen[0]], chosen[1], part, mistakes)
+    connector = None if chosen is None else _connector(SINKS[chosen[0]], chosen[1], part, mistakes, {})
     return inputs[:1], connector
 
 
@@ -164,11 +183,11 @@ def read_operator(name: str, entry: Entry, mistakes: Mistakes) -> tuple[tuple[st
     part = f"operator {name}"
     inputs = _inputs(entry, part, mistakes)
     chosen = _choose(entry, part, OPERATORS, ("input", *keys_of(OPTIONS)), mistakes)
-    options = _options(entry, part, mistakes)
+    options = _options(OPTIONS, entry, part, mistakes)
     if chosen is None:
         return inputs, None
     kind, body = chosen
-    operator = _checked(OPERATORS[kind], body, part, mistakes)
+    operator = _checked(OPERATORS[kind], body, part, mistakes, _beside(OPTIONS, kind))
     enough = _enough(kind, inputs, part, entry, mistakes)
     if operator is None or options is None or not enough:
         return inputs, None
@@ -237,12 +256,13 @@ def _choose(
     return found[0], content[found[0]]
 
 
-def _options(entry: Entry, part: str, mistakes: Mistakes) -> Mapping[str, Any] | None:
+def _options(model: type[BaseModel], entry: Entry, part: str, mistakes: Mistakes) -> Mapping[str, Any] | None:
+    """What an entry says beside what it is."""
     content = entry.value.content
     if not isinstance(content, dict):
         return None
-    own = {key: value for key, value in content.items() if key in keys_of(OPTIONS)}
-    options = _checked(OPTIONS, Entry(entry.line, Value(entry.value.line, own)), part, mistakes)
+    own = {key: value for key, value in content.items() if key in keys_of(model)}
+    options = _checked(model, Entry(entry.line, Value(entry.value.line, own)), part, mistakes, {})
     return None if options is None else {name: _declared(value) for name, value in given(options).items()}
 
 
@@ -251,16 +271,25 @@ def _declared(value: Any) -> Any:
     return Availability(**given(value)) if isinstance(value, AVAILABILITY) else value
 
 
-def _checked(model: type[Model], entry: Entry, part: str, mistakes: Mistakes) -> Model | None:
+def _beside(options: type[BaseModel], kind: str) -> dict[str, str]:
+    """What to do with options that were written among the parameters of a kind."""
+    return {key: f"write it beside {kind}, not within: {{{kind}: {{...}}, {key}: ...}}" for key in keys_of(options)}
+
+
+def _checked(
+    model: type[Model], entry: Entry, part: str, mistakes: Mistakes, elsewhere: Mapping[str, str]
+) -> Model | None:
     try:
         return model.model_validate(_empty(entry.value.plain()))
     except ValidationError as error:
-        explain(error, model, entry, part, mistakes)
+        explain(error, model, entry, part, mistakes, elsewhere)
         return None
 
 
-def _connector(declared: Callable[..., Connector], entry: Entry, part: str, mistakes: Mistakes) -> Connector | None:
-    parameters = _checked(model_of(declared), entry, part, mistakes)
+def _connector(
+    declared: Callable[..., Connector], entry: Entry, part: str, mistakes: Mistakes, elsewhere: Mapping[str, str]
+) -> Connector | None:
+    parameters = _checked(model_of(declared), entry, part, mistakes, elsewhere)
     if parameters is None:
         return None
     try:
