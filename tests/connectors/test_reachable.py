@@ -39,7 +39,8 @@ def test_a_directory_that_is_gone_for_a_while_is_away_and_nothing_is_read_twice(
     position = json.loads(json.dumps(cut.position))
     assert reader.poll(position, 3 * SECOND) == Cut(position)
     path.rename(elsewhere)
-    assert reader.poll(position, 4 * SECOND) == Cut(position, reachable=False)
+    away = reader.poll(position, 4 * SECOND)
+    assert away == Cut(position, reachable=False) and away.why == f"there is no directory {path}"
     elsewhere.rename(path)
     for seconds in (5, 6, 7):
         assert reader.poll(position, seconds * SECOND) == Cut(position)
@@ -68,7 +69,8 @@ def test_kafka_is_away_while_a_partition_does_not_say_how_far_it_goes() -> None:
     reader = Kafka("nowhere:9092", "orders").open()
     lookout: Any = FakeLookout()
     reader._lookout = lookout
-    assert reader.poll(None, 0) == Cut(None, reachable=False)
+    silent = reader.poll(None, 0)
+    assert silent == Cut(None, reachable=False) and silent.why == "Kafka does not answer at nowhere:9092"
     both = frozenset({A, B})
     lookout.snapshot = Snapshot(both, ends(p0=5, p1=5), ends(p0=0, p1=0))
     cut = reader.poll(None, 0)

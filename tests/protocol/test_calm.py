@@ -17,7 +17,7 @@ from unbroken.protocol.units import Digest, UnitHeader
 
 
 def looks(node: NodeProtocol, event: Event, now_ms: float) -> bool:
-    """Handle an event; whether everything was looked at, which a wake-up time that was known before does not survive."""
+    """Handle an event; whether everything was looked at, which a known wake-up time does not survive."""
     node.next_wake_ms()
     node.handle(event, now_ms)
     looked = node._wake_ms is None

@@ -10,9 +10,10 @@ from unbroken.protocol.events import GateAsked, LinkLost, LinkUp, Tick, UnitArri
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.inbox import Inbox
 from unbroken.protocol.ingress import InSync
-from unbroken.protocol.instructions import AnswerGate, Instruction, Lead, Publish, StopReplica
+from unbroken.protocol.instructions import AnswerGate, Instruction, Lead, Publish, Send, StopReplica
 from unbroken.protocol.layout import INGRESS, chained_placement
 from unbroken.protocol.leading import AHEAD
+from unbroken.protocol.messages import Subscribe
 from unbroken.protocol.node import NodeProtocol
 from unbroken.protocol.orders import LeaderKnown, Order, Ordered, OrderRefused, OrdersLost
 from unbroken.protocol.recovery import ReplicaState
@@ -24,14 +25,14 @@ LEFT, RIGHT = StreamId(ShardId("left", 0), SHARD), StreamId(ShardId("right", 0),
 SETTINGS = ProtocolSettings(ring_period_ms=0, order_settle_ms=5, order_lost_ms=50, order_silent_ms=1_000)
 
 
-def node(me: str) -> NodeProtocol:
+def node(me: str, settings: ProtocolSettings = SETTINGS) -> NodeProtocol:
     """Of two nodes, ``b`` hosts replica 0 of the shard and ``a`` replica 1; they are linked."""
     topology = replace(join(1), led=frozenset({"join"}))
     layout = chained_placement(topology, {name: f"disk of {name}" for name in ("a", "b")})
     assert layout.placement[ReplicaId(SHARD, 0)] == "b"
     recovered = {replica: ReplicaState() for replica in layout.hosted(me)}
     sync = InSync(1, "a", frozenset(layout.nodes_of(INGRESS)), 0)
-    out = NodeProtocol(me, topology, layout, sync, recovered, SETTINGS, f"disk of {me}")
+    out = NodeProtocol(me, topology, layout, sync, recovered, settings, f"disk of {me}")
     out.hosting.start(0)
     for name in ("a", "b"):
         out.handle(LinkUp(name), 0)
@@ -180,3 +181,17 @@ def test_a_pulse_takes_every_input_to_the_first_unit_that_completes_it() -> None
     inbox.consume(3)
     assert cuts.cut(3) == {LEFT: Reach(3, 3, 3)}, "there is nothing left for pulse 3"
     assert cuts.cut(4) is None
+
+
+def test_who_has_nothing_to_order_turns_to_another_producer() -> None:
+    """With single delivery a leader would wait for a silent producer for ever: it orders nothing that it lacks."""
+    b = node("b", replace(SETTINGS, single_delivery=True, patience_ms=500))
+    arrive(b, LEFT, 1, 0)
+    b.handle(GateAsked(ReplicaId(SHARD, 0), "left", 0, 1, 10_000.0), 0)
+
+    def asked(now_ms: float) -> list[StreamId]:
+        messages = [step.message for step in b.handle(Tick(), now_ms) if isinstance(step, Send)]
+        return [message.stream for message in messages if isinstance(message, Subscribe)]
+
+    assert asked(400) == []
+    assert asked(600) == [RIGHT], "of the left there is something"

@@ -30,6 +30,17 @@ def test_without_state_results_depend_on_their_unit_alone() -> None:
     assert causes(0, True, []).before(17) == 17
 
 
+def test_units_that_were_taken_together_matter_until_the_last_result_is_safe() -> None:
+    found = causes(0, True, [])
+    found.folded = {15: 10, 20: 17}
+    assert [found.before(n) for n in (9, 10, 14, 15, 16, 17, 20)] == [9, 9, 9, 15, 16, 16, 20]
+    found.forget(15)
+    assert found.folded == {20: 17}
+    found.folded = {15: 1}
+    assert found.before(14) == 0, "after a restart nobody knows where they began"
+    assert found.before(15) == 15
+
+
 @pytest.mark.parametrize(
     ("through", "before"),
     [

@@ -3,24 +3,137 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
+from itertools import count, islice
 
 import pytest
 from click.testing import CliRunner
 
 from unbroken.cli import cli
-from unbroken.sim.campaign import Options, run_seed, summary
-from unbroken.sim.world import World
+from unbroken.protocol.events import Event
+from unbroken.protocol.ids import StreamId
+from unbroken.protocol.instructions import Instruction, SendUnit
+from unbroken.protocol.node import NodeProtocol
+from unbroken.protocol.outbox import Outbox
+from unbroken.protocol.units import UnitHeader
+from unbroken.sim import campaign
+from unbroken.sim.campaign import Options, Outcome, flow_of, run_campaign, run_seed, sentence, summary
+from unbroken.sim.flows import SMALL, Flow, chain
+from unbroken.sim.story import Story
+from unbroken.sim.world import Setup, World
 
-pytestmark = pytest.mark.slow
+SHORT = Options(length_s=1.2, mean_s=0.3, most_nodes=4, check_every=50)
+"""Several faults in little more than a second, and then all has to be put right."""
 
-OPTIONS = Options(length_s=5.0, mean_s=1.0, most_nodes=4, check_every=7)
+LONG = Options(length_s=5.0, mean_s=1.0, most_nodes=6, check_every=7)
+LARGE = Options(length_s=2.0, mean_s=1.0, check_every=200)
 
 
-@pytest.mark.parametrize("first", range(0, 24, 6))
-def test_seeds(first: int) -> None:
-    for seed in range(first, first + 6):
-        outcome = run_seed(seed, OPTIONS)
-        assert outcome.ok, f"{OPTIONS.command(seed)}: {outcome.failure}"
+def check(seeds: range, options: Options) -> str:
+    """Run seeds, of which none may fail, and say what they came to."""
+    outcomes: list[Outcome] = []
+    for seed in seeds:
+        outcome = run_seed(seed, options, story=True)
+        assert outcome.ok, "\n".join([f"{options.command(seed)}: {outcome.failure}", *outcome.story])
+        outcomes.append(outcome)
+    return sentence(summary(outcomes))
+
+
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_many_short_runs(first: int, capsys: pytest.CaptureFixture[str]) -> None:
+    told = check(range(first, first + 50), SHORT)
+    with capsys.disabled():
+        print(f"\n{told}")
+
+
+def test_large_flows() -> None:
+    large = (seed for seed in count() if flow_of(seed, LARGE).setup.nodes > SMALL)
+    for seed in islice(large, 3):
+        check(range(seed, seed + 1), LARGE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 60, 6))
+def test_longer_runs(first: int) -> None:
+    check(range(first, first + 6), LONG)
+
+
+# --- how it is told ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def simple(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every seed is a chain of two segments."""
+    flow = Flow("active", Setup(chain((1, 1)), 3), fragile=False)
+    monkeypatch.setattr(campaign, "pick_flow", lambda *_: flow)
+    monkeypatch.setattr(campaign, "REST_MS", 10_000.0)
+
+
+@pytest.mark.usefixtures("simple")
+def test_a_unit_that_a_broken_protocol_never_sends_is_missed_and_its_story_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handle = NodeProtocol.handle
+
+    def lossy(self: NodeProtocol, event: Event, now_ms: float) -> list[Instruction]:
+        steps = handle(self, event, now_ms)
+        return [step for step in steps if not (isinstance(step, SendUnit) and lost(step.header))]
+
+    def lost(header: UnitHeader) -> bool:
+        return header.number == 7 and header.stream == StreamId.parse("s0.0>s1.0")
+
+    monkeypatch.setattr(NodeProtocol, "handle", lossy)
+    outcome = run_seed(1, SHORT, story=True)
+    assert outcome.failure is not None
+    assert re.search(r"s1\.0#\d without unit 7 of s0\.0>s1\.0", outcome.failure)
+    text = "\n".join(outcome.story)
+    assert "has unit 7 of s0.0#0 made: " in text
+    assert "puts unit 7 of source.0>s0.0 into the inbox of s0.0#0" in text
+    assert "of s0.0>s1.0 into the inbox" not in text
+    assert "* fault: " in text
+
+
+@pytest.mark.usefixtures("simple")
+def test_a_unit_that_a_broken_protocol_drops_too_early_is_missed_and_its_story_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ack = Outbox.ack
+
+    def hasty(self: Outbox, subscriber: str, through: int, level: int = 0, valid: int = 0) -> None:
+        early = 2 if self.stream.consumer.part == "s1" else 0
+        ack(self, subscriber, min(self.last, through + early), level, valid)
+
+    monkeypatch.setattr(Outbox, "ack", hasty)
+    outcome = run_seed(1, replace(SHORT, check_every=1), story=True)
+    assert outcome.failure is not None
+    found = re.search(r"unit (\d+) of (\S+) is dropped before (\S+) committed it", outcome.failure)
+    assert found is not None, outcome.failure
+    number, stream, replica = found.groups()
+    assert f"of {stream} from the outbox of" in outcome.story[-1], outcome.story[-1]
+    text = "\n".join(outcome.story)
+    assert f"sends unit {number} of {stream}" in text
+    assert f"is done with unit {number} of {stream} in the inbox of {replica}" not in text
+
+
+def test_the_story_of_a_unit_is_that_unit_alone() -> None:
+    story = Story()
+    world = World(Setup(chain((1, 1)), 3), seed=1, story=story)
+    world.kernel.run(4_000.0)
+    lines = story.about("unit 5 of s0.0>s1.0 is dropped before s1.0#1 committed it", world.zookeeper.history)
+    text = "\n".join(lines)
+    for part in (
+        "sends unit 5 of s0.0>s1.0 from s0.0#",
+        "gets unit 5 of s0.0>s1.0 from node-",
+        "puts unit 5 of s0.0>s1.0 into the inbox of s1.0#1",
+        "has unit 5 of s0.0#0 made: ",
+        "is done with unit 5 of s0.0>s1.0 in the inbox of s1.0#1",
+        "from the outbox of s0.0#0",
+    ):
+        assert part in text
+    assert "sends unit 6 of" not in text
+    assert "unit 5 of s1.0>sink.0" not in text
+    assert all(" s  " in line for line in lines)
 
 
 def test_a_failure_is_told_with_the_command_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,29 +141,36 @@ def test_a_failure_is_told_with_the_command_that_repeats_it(monkeypatch: pytest.
         raise AssertionError("unit 3 of s0.0>sink.0 is not what it would be without faults")
 
     monkeypatch.setattr(World, "check_result", wrong)
-    arguments = ["simulate", "faults", "--first", "1", "--seeds", "1", "--length", "2", "--nodes", "3", "--story"]
+    arguments = ["simulate", "faults", "--first", "1", "--seeds", "1", "--length", "2", "--nodes", "3"]
     result = CliRunner().invoke(cli, [*arguments, "--json"])
     assert result.exit_code == 1
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert lines[0]["ok"] is False
     assert "unit 3 of" in lines[0]["failure"]
     assert lines[-1]["summary"]["failed"] == [1]
-    assert "unbroken simulate faults --first 1 --seeds 1 --length 2 --nodes 3 --story" in " ".join(
-        result.stderr.split()
-    )
-    assert "no more faults" in result.stderr
+    told = " ".join(result.stderr.split())
+    assert "unbroken simulate faults --first 1 --seeds 1 --length 2 --nodes 3" in told
+    assert "no more faults" in told
 
 
 def test_a_campaign_that_passes() -> None:
-    result = CliRunner().invoke(cli, ["simulate", "faults", "--seeds", "2", "--length", "2", "--nodes", "3", "--json"])
+    arguments = ["simulate", "faults", "--seeds", "2", "--length", "1", "--nodes", "3", "--json"]
+    result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["ok"] for line in lines[:-1]] == [True, True]
     assert lines[-1]["summary"]["seeds"] == 2
 
 
+def test_seeds_do_the_same_in_other_processes() -> None:
+    seeds, alone, together = range(4), [], []
+    assert run_campaign(seeds, SHORT, False, lambda outcome: alone.append(outcome.digest))
+    assert run_campaign(seeds, SHORT, False, lambda outcome: together.append(outcome.digest), jobs=2)
+    assert alone == together
+
+
 def test_a_summary_adds_up() -> None:
-    outcomes = [run_seed(seed, OPTIONS) for seed in (1, 2)]
+    outcomes = [run_seed(seed, SHORT) for seed in (1, 2)]
     found = summary(outcomes)
     assert found["units"] == sum(outcome.counts["units"] for outcome in outcomes)
     assert found["failed"] == []

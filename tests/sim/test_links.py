@@ -179,3 +179,19 @@ def test_a_connection_that_is_cut_is_made_again() -> None:
     assert one.of(LinkUp) == [LinkUp("two")] * 2
     assert two.of(SubscriberGone) == [SubscriberGone("one")]
     assert not one.of(UnitArrived), "what was under way is lost"
+
+
+def test_a_connection_that_is_cut_while_its_client_is_frozen_is_made_again() -> None:
+    kernel, network, one, two = linked()
+    one.frozen = True
+    network.froze("one")
+    network.cut("one", "two")
+    kernel.run(1_200.0)
+    assert two.of(SubscriberGone) == [SubscriberGone("one")]
+    one.frozen = False
+    network.thawed("one")
+    kernel.run(1_500.0)
+    assert one.of(LinkLost) == [LinkLost("two")]
+    network.send_unit("two", "one", unit(1), CONTENT)
+    kernel.run(1_600.0)
+    assert [event.header.number for event in one.of(UnitArrived)] == [1]

@@ -9,12 +9,12 @@ import pytest
 
 from unbroken.errors import InvariantViolation
 from unbroken.protocol.controller import Decision
-from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.instructions import DropOutbox
 from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.protocol.strategy import Ha, Strategy
 from unbroken.sim.faults import Fault, Injector, Kind
-from unbroken.sim.flows import chain, diamond, join, pick_flow
+from unbroken.sim.flows import KINDS, chain, diamond, join, pick_flow
 from unbroken.sim.world import Setup, World
 
 SETUP = Setup(chain((1, 2)), 3, standbys=1)
@@ -46,9 +46,23 @@ def test_where_leaders_order_everything_is_delivered() -> None:
     assert all(log.orders for log in world.zookeeper.logs.values())
 
 
+def test_what_a_leader_orders_comes_from_whoever_sends_it() -> None:
+    """Single delivery from a segment with a silent standby, which is as good as any until nothing comes."""
+    base = chain((1, 1))
+    topology = replace(
+        base, led=frozenset({"s0", "s1"}), strategies={**base.strategies, "s0": Strategy(Ha.ACTIVE_STANDBY, 1)}
+    )
+    world = World(Setup(topology, 3, settings=replace(SETUP.settings, single_delivery=True)), seed=1)
+    to_rest(world, 4_000.0, 30_000.0)
+    assert world.counts["delivered"] > 5
+
+
 @pytest.mark.parametrize("kind", list(Kind))
 def test_each_fault(kind: Kind) -> None:
-    world = World(SETUP, seed=11)
+    topology = replace(SETUP.topology, bucketed=kind is Kind.SOURCE)
+    settings = replace(SETUP.settings, snapshots=kind is Kind.LOSS)
+    nodes = 6 if kind is Kind.LOSS else SETUP.nodes
+    world = World(replace(SETUP, topology=topology, settings=settings, nodes=nodes), seed=11)
     told: list[str] = []
     injector = Injector(world, fragile=False, tell=told.append)
     leader = world.zookeeper.sync.leader
@@ -74,6 +88,37 @@ def test_a_node_is_lost_whatever_the_strategy(ha: Ha) -> None:
     world.kernel.run(14_000.0)
     world.boot(host)
     to_rest(world, 16_000.0)
+
+
+def test_a_copy_of_the_whole_flow_is_lost_with_its_node_and_built_elsewhere() -> None:
+    topology = replace(chain((1, 2)), whole=True)
+    world = World(Setup(topology, 3), seed=4)
+    world.kernel.run(3_000.0)
+    assert len(set(world.zookeeper.layout.placement.values())) == 2
+    lost = world.zookeeper.layout.placement[ReplicaId.parse("s0.0#0")]
+    world.wipe(lost)
+    world.kernel.run(20_000.0)
+    assert lost not in world.zookeeper.layout.placement.values()
+    assert world.shortage() is None
+    to_rest(world, 21_000.0)
+
+
+@pytest.mark.parametrize("shard", ["s0.0", "s1.0"])
+def test_a_shard_that_is_lost_everywhere_goes_on_from_its_snapshot(shard: str) -> None:
+    settings = replace(SETUP.settings, snapshots=True)
+    world = World(Setup(chain((1, 1)), 6, settings=settings), seed=5)
+    world.kernel.run(4_000.0)
+    assert world.snapshots.saved.keys() == {ShardId("s0", 0), ShardId("s1", 0)}
+    lost = list(world.zookeeper.layout.nodes_of(ShardId.parse(shard)))
+    for name in lost:
+        world.wipe(name)
+    world.kernel.run(7_000.0)
+    for name in lost:
+        world.boot(name)
+    world.kernel.run(30_000.0)
+    assert world.counts["restored"] > 0
+    assert world.shortage() is None
+    to_rest(world, 31_000.0)
 
 
 def test_a_session_ends_after_its_time_out_and_the_replicas_move() -> None:
@@ -194,7 +239,7 @@ def test_a_unit_that_is_dropped_too_early_is_noticed() -> None:
 
 def test_flows_are_random_and_fit_their_nodes() -> None:
     flows = [pick_flow(Random(seed)) for seed in range(300)]
-    assert {flow.kind for flow in flows} == {"active", "strategies", "leader", "once", "tentative"}
+    assert {flow.kind for flow in flows} == set(KINDS)
     assert max(flow.setup.nodes for flow in flows) > 20
     for flow in flows:
         topology = flow.setup.topology

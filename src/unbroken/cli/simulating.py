@@ -27,7 +27,10 @@ def simulate() -> None:
     show_default=True,
     help="Events of a run after which a node checks all its invariants; 0: only when the whole is looked at.",
 )
-@click.option("--story", is_flag=True, help="Tell of a failure what happened to the units that it is about.")
+@click.option("--jobs", default=1, show_default=True, help="How many flows are run at a time, each in a process.")
+@click.option(
+    "--story/--no-story", default=True, help="Run what fails again, and tell what happened to the units concerned."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per seed and one for the campaign.")
 def simulate_faults(
     seeds: int,
@@ -36,14 +39,15 @@ def simulate_faults(
     mean_s: float,
     most_nodes: int,
     check_every: int,
+    jobs: int,
     story: bool,
     as_json: bool,
 ) -> None:
     """Random flows under random faults: no invariant broken, and the output of a run without faults.
 
-    Example: unbroken simulate faults --first 17 --seeds 1 --story
+    Example: unbroken simulate faults --first 17 --seeds 1
     """
-    from unbroken.sim.campaign import Options, Outcome, run_campaign, summary
+    from unbroken.sim.campaign import Options, Outcome, run_campaign, sentence, summary
 
     options = Options(length_s, mean_s, most_nodes, check_every)
     outcomes: list[Outcome] = []
@@ -59,7 +63,8 @@ def simulate_faults(
         for line in outcome.story:
             click.echo(line, err=as_json)
 
-    passed = run_campaign(range(first, first + seeds), options, story, told)
+    passed = run_campaign(range(first, first + seeds), options, story, told, jobs)
+    _say(sentence(summary(outcomes)))
     click.echo(json.dumps({"summary": summary(outcomes)}, indent=None if as_json else 2))
     sys.exit(0 if passed else EXIT_FAILED)
 

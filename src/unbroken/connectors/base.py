@@ -44,12 +44,13 @@ class Cut:
     """How far a pulse reaches in one source; ``exhausted`` says that nothing will ever follow.
 
     A source that cannot be asked is not ``reachable``: it may have rows that nobody knows of, while the silence of one
-    that can be says that there are none.
+    that can be says that there are none. ``why`` it cannot be asked is told to whoever looks after the flow.
     """
 
     position: Position
     exhausted: bool = False
     reachable: bool = True
+    why: str = field(default="", compare=False)
 
 
 class SourceReader(ABC):

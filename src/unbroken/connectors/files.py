@@ -147,7 +147,7 @@ class FilesReader(SourceReader):
         start = position or {"ctime_ns": 0, "name": "", "count": 0, "files": []}
         listed = self._list(now_ms)
         if listed is None:
-            return Cut(start, reachable=False)
+            return Cut(start, reachable=False, why=f"there is no directory {self._source.path}")
         self._catch_up(position, listed)
         self._taken = {name: seen for name, seen in self._taken.items() if name in listed}
         self._waiting = {
@@ -157,7 +157,7 @@ class FilesReader(SourceReader):
         }
         chosen = self._choose(now_ms)
         if not chosen:
-            return Cut(start, reachable=not self._waiting)
+            return Cut(start, reachable=not self._waiting, why="all it has is files that are still being written")
         mark = max((start["ctime_ns"], start["name"]), chosen[-1].order)
         end = {
             "ctime_ns": mark[0],

@@ -279,7 +279,7 @@ class KafkaReader(SourceReader):
             self._lookout = Lookout(source.servers, source.topics, source.pattern, committed, source.options)
         snapshot = self._lookout.look(known.keys())
         if snapshot is None:
-            return Cut(position, reachable=False)
+            return Cut(position, reachable=False, why=f"Kafka does not answer at {self._source.servers}")
         if position is None:
             first = first_offsets(self._source.starting(), snapshot)
             # Where to begin is known, and not yet what is there.
@@ -289,7 +289,7 @@ class KafkaReader(SourceReader):
         after = advance(known, snapshot.ends, self._limit(), self._turn)
         found = new_partitions(snapshot, known)
         answered = known.keys() <= snapshot.ends.keys() and not found
-        return Cut(to_position(after | found), reachable=answered)
+        return Cut(to_position(after | found), reachable=answered, why="some of its partitions have no leader to ask")
 
     def read(self, start: Position | None, end: Position) -> Rows:
         wanted = ranges(start, end)

@@ -204,14 +204,18 @@ class PushReader(SourceReader):
                 del self._heard[next(iter(self._heard))]
 
     def poll(self, position: Position | None, now_ms: int) -> Cut:
-        return Cut(max(self._last, 0 if position is None else int(position)), reachable=self._reachable(now_ms))
+        silent = self._silent(now_ms)
+        why = f"nothing is heard of {', '.join(silent)}" if silent else ""
+        return Cut(max(self._last, 0 if position is None else int(position)), reachable=not silent, why=why)
 
-    def _reachable(self, now_ms: int) -> bool:
-        if self._heartbeat_ms is None:
-            return True
+    def _silent(self, now_ms: int) -> list[str]:
+        """The producers that should have given a sign of life."""
+        limit = self._heartbeat_ms
+        if limit is None:
+            return []
         with self._hearing:
             self._heard = {producer: now_ms if at is None else at for producer, at in self._heard.items()}
-            return all(at is None or now_ms - at <= self._heartbeat_ms for at in self._heard.values())
+            return sorted(name for name, at in self._heard.items() if at is not None and now_ms - at > limit)
 
     def read(self, start: Position | None, end: Position) -> Rows:
         first = 0 if start is None else int(start)

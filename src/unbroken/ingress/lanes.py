@@ -102,7 +102,11 @@ class Lane:
             self.trouble = "it does not say how far it can be read"
             return away
         answer, self._cut = self._cut, None
-        return away if self._has_failed(answer) else answer.result()
+        if self._has_failed(answer):
+            return away
+        found = answer.result()
+        self.trouble = "" if found.reachable else found.why
+        return found
 
     # --- reading --------------------------------------------------------------------------------------
 

@@ -86,16 +86,19 @@ class PulseCuts:
     joined: int = 0
 
     def cut(self, number: int) -> Cut | None:
-        if all(inbox.ended for inbox in self.inboxes.values()):
-            return None
-        units = {stream: inbox.completing(number) for stream, inbox in self.inboxes.items()}
-        if any(unit is None or not self._known(stream, unit) for stream, unit in units.items()):
-            return None
-        return {stream: Reach.of(self.inboxes[stream], unit) for stream, unit in units.items() if unit is not None}
+        out: dict[StreamId, Reach] = {}
+        ended = True
+        for stream, inbox in self.inboxes.items():
+            unit = inbox.completing(number)
+            if unit is None or not self._known(inbox, unit):
+                return None
+            ended = ended and inbox.ended
+            out[stream] = Reach.of(inbox, unit)
+        return None if ended else out
 
     def next(self, start: int) -> int | None:
         number = self.together(start + 1)
-        if number is None or self.cut(number) is None:
+        if number is None or (number > start + 1 and self.cut(number) is None):
             return None
         while number < self.joined and self.cut(number + 1) is not None:
             number += 1
@@ -121,8 +124,8 @@ class PulseCuts:
     def forget(self, through: int) -> None:
         """There is nothing to forget: cuts follow from the inboxes."""
 
-    def _known(self, stream: StreamId, unit: int) -> bool:
-        header = self.inboxes[stream].headers.get(unit)
+    def _known(self, inbox: Inbox, unit: int) -> bool:
+        header = inbox.headers.get(unit)
         return header is None or header.generation <= self.generation
 
 

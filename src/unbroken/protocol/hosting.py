@@ -79,6 +79,7 @@ class Hosting:
             begun = state.log.units.get(stream.producer.part, max(state.committed, state.valid))
             stored = state.outboxes.get(stream, StoredUnits(begun))
             node.outboxes.open(stream, replica, node.layout, stored)
+            node.upstream.stored(replica, stored.headers)
             sink = stream.consumer.part
             if sink in node.topology.sinks:
                 node.handover.open(stream)

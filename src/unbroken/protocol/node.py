@@ -360,7 +360,7 @@ class NodeProtocol:
                 return []
             self.forking.reconciling.processed(event)
             time_ms = self._time_of(event) if replica.alone(event.number) else None
-            self.upstream.produced(event.replica, event.number, time_ms)
+            self.upstream.produced(event, time_ms)
             replica.produced = max(replica.produced, event.number)
             replica.pulse = max([replica.pulse, *(header.pulse for header in event.headers)])
             if any(header.final for header in event.headers):

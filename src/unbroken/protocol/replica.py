@@ -198,6 +198,14 @@ class SegmentReplica:
         """Streams that the next micro-batch lacks a unit of."""
         return self.cuts.lacking(self.committed + 1)
 
+    def unfed(self) -> list[StreamId]:
+        """Streams of which it waits for a unit. While nobody has ordered what comes next, those that nothing has come
+        of: a leader orders nothing that it does not have, so it would wait for a silent producer for ever."""
+        if isinstance(self.cuts, LeaderCuts) and self.committed + 1 not in self.cuts.orders:
+            inboxes = self.inboxes.items()
+            return [stream for stream, inbox in inboxes if inbox.available == inbox.consumed and not inbox.ended]
+        return self.starving()
+
     def query_failed(self, now_ms: float) -> bool:
         """The query ended by itself: True if it is to be started again, at ``restart_ms``."""
         if self.committed > self.failed_at:

@@ -73,9 +73,10 @@ class Standing:
         return out
 
     def committed(self, replica: SegmentReplica) -> list[Instruction]:
-        """Acknowledge what a replica has committed, every few units."""
+        """Acknowledge what a replica has committed, every few units; and the last ones, as nothing will follow them."""
         node = self.node
-        if replica.committed < replica.acknowledged + node.settings.ack_every:
+        ended = replica.final is not None and replica.committed >= replica.final
+        if replica.committed < replica.acknowledged + node.settings.ack_every and not ended:
             return []
         replica.acknowledged = replica.committed
         return [

@@ -107,9 +107,9 @@ class Subscriptions:
         if not self.node.settings.single_delivery:
             return []
         out: list[Instruction] = []
-        starving = replica.starving() if replica.asked and replica.stopped is None else []
+        unfed = replica.unfed() if replica.asked and replica.stopped is None else []
         for stream, feed in replica.feeds.items():
-            if stream not in starving:
+            if stream not in unfed:
                 feed.content()
             elif feed.starve(now_ms):
                 left = feed.turn_away()

@@ -7,15 +7,17 @@ unit becomes one for the input that caused it, and only neighbours talk to each 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unbroken.errors import require
+from unbroken.protocol.events import Produced
 from unbroken.protocol.ids import ReplicaId
 from unbroken.protocol.instructions import Instruction, Send
 from unbroken.protocol.messages import Ack
 from unbroken.protocol.strategy import STATELESS, Strategy
+from unbroken.protocol.units import UnitHeader
 
 if TYPE_CHECKING:
     from unbroken.protocol.node import NodeProtocol
@@ -33,11 +35,15 @@ class Causes:
     That does no harm: the unit that moved the watermark to where it was when the results begin to count is among those
     that are processed again, and with it such rows are forgotten.
 
+    Units that were taken together have all their results in the last one, so the first of them matters until that one
+    is safe. ``folded`` maps the last of them to the first; to 1 if that is not known.
+
     Invariant: marks are dense. What has no mark any more, or not yet again after a restart, is taken to matter.
     """
 
     strategy: Strategy
     marks: dict[int, float] = field(default_factory=dict)
+    folded: dict[int, int] = field(default_factory=dict)
 
     def note(self, number: int, time_ms: float) -> None:
         """Unit ``number`` is processed at ``time_ms``. Units that are processed again have the time they had."""
@@ -50,7 +56,7 @@ class Causes:
     def before(self, through: int) -> int:
         """Input up to this unit does not matter for any result after ``through``; 0 while that cannot be told."""
         if self.strategy.horizon_ms == STATELESS:
-            return through
+            return next((first - 1 for last, first in self.folded.items() if first <= through < last), through)
         if through not in self.marks:
             return 0
         return self._timed(through) if self.strategy.timed else self._by_cut(through)
@@ -59,6 +65,8 @@ class Causes:
         """No question about earlier units will come."""
         for number in [n for n in self.marks if n < through]:
             del self.marks[number]
+        for last in [last for last in self.folded if last <= through]:
+            del self.folded[last]
 
     def check(self) -> None:
         numbers = sorted(self.marks)
@@ -100,14 +108,23 @@ class UpstreamBackup:
         self.causes.pop(replica, None)
         self.said.pop(replica, None)
 
-    def produced(self, replica: ReplicaId, number: int, time_ms: float | None) -> None:
+    def stored(self, replica: ReplicaId, headers: Iterable[UnitHeader]) -> None:
+        """What an earlier process has left: which units of a micro-batch are gone already, nobody knows."""
+        if replica in self.causes:
+            self.causes[replica].folded |= {header.fold: 1 for header in headers if header.fold}
+
+    def produced(self, event: Produced, time_ms: float | None) -> None:
         """``time_ms``: see ``Causes``; None if several units were processed together, whose times nobody knows."""
-        if replica not in self.causes:
+        causes = self.causes.get(event.replica)
+        if causes is None:
             return
         if time_ms is None:
-            self.causes[replica].marks.clear()
+            causes.marks.clear()
         else:
-            self.causes[replica].note(number, time_ms)
+            causes.note(event.number, time_ms)
+        together = [header.number for header in event.headers if header.fold == event.number]
+        if together:
+            causes.folded[event.number] = min(together)
 
     def acks(self) -> list[Instruction]:
         """What can be acknowledged further than it was."""

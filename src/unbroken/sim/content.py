@@ -10,7 +10,9 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from unbroken.protocol.consistency import Reconcile
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId, home_of
+from unbroken.protocol.layout import Topology
 from unbroken.protocol.strategy import Ha, Strategy
 from unbroken.protocol.units import Digest, UnitHeader
 
@@ -80,21 +82,41 @@ Units = Mapping[StreamId, list[Content]]
 def run_batch(shard: ShardId, state: State, batch: Mapping[int, Units], strategy: Strategy) -> State:
     """The state of a shard after one more micro-batch, of one unit of each input or of several by their numbers.
 
-    What relies on its producers forgets: everything at once, or what is older than a window.
+    What relies on its producers forgets: everything at once, or what is older than a window. A micro-batch of several
+    units is not the same as one for each of them, except in a window.
     """
     rows = {
         number: mix(str(shard), sorted((str(stream), [c.mark for c in found]) for stream, found in units.items()))
         for number, units in batch.items()
     }
-    newest = max(batch)
+    came = rows[max(rows)] if len(rows) == 1 else mix(sorted(rows.items()))
     if strategy.ha is not Ha.UPSTREAM:
         before = state.mark if isinstance(state, Folded) else 0
-        return Folded(mix(before, rows[newest]))
+        return Folded(mix(before, came))
     if strategy.horizon_ms == 0:
-        return Folded(rows[newest])
+        return Folded(came)
     window = state if isinstance(state, Window) else Window()
     time_of = newest_ms if strategy.timed else newest_cut_ms
     return window.after([(time_of(batch[number]), mark) for number, mark in rows.items()], strategy)
+
+
+def memory_of(topology: Topology, part: str) -> Strategy:
+    """How the state of a part forgets: that of one that can be built again from its recent input is a window."""
+    how = topology.availability.get(part)
+    if how is None or how.reconcile is not Reconcile.UNDO:
+        return topology.strategy(part)
+    return Strategy(Ha.UPSTREAM, horizon_ms=how.horizon_ms, timed=how.timed, foldable=how.foldable)
+
+
+def merged(batch: Mapping[int, Units]) -> Units:
+    """All units of a micro-batch."""
+    if len(batch) == 1:
+        return next(iter(batch.values()))
+    out: dict[StreamId, list[Content]] = {}
+    for _, units in sorted(batch.items()):
+        for stream, found in units.items():
+            out.setdefault(stream, []).extend(found)
+    return out
 
 
 def newest_ms(units: Units) -> int:
@@ -110,6 +132,11 @@ def result_of(state: State, stream: StreamId, units: Units, keep: float) -> Cont
     seen = (state.units, state.closed) if isinstance(state, Window) else state.mark
     rows = int(sum(content.rows for found in units.values() for content in found) * keep)
     return Content(mix(seen, str(stream)), rows, newest_ms(units), newest_cut_ms(units))
+
+
+def no_rows(stream: StreamId, number: int, cut_ms: int) -> Content:
+    """A unit without rows, since those of several are all in the last one."""
+    return Content(mix("nothing", str(stream), number), 0, 0, cut_ms)
 
 
 def run_fork(shard: ShardId, state: State, units: Units, outputs: list[StreamId]) -> tuple[State, list[Content]]:

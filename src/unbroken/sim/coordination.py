@@ -284,6 +284,7 @@ class Controller:
             renewed=list(store.renewed),
             avoid=self._avoidance.places(now_s),
             suspected=suspected,
+            restorable=store.restorable,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from unbroken.ingress.buckets import BucketState
 from unbroken.protocol.cuts import Cut
 from unbroken.protocol.ids import ReplicaId, StreamId
 from unbroken.protocol.ingress import Admission, Entry
@@ -22,8 +23,9 @@ VERSIONS = 100
 class ReplicaDisk:
     """The directory of one replica: a checkpoint with its versions, inbox, outbox and the log of the ingress.
 
-    The log begins after ``base``, which is the entry of pulse ``base_pulse``, cut at ``base_cut_ms``. Up to unit
-    ``valid`` the results are not for anybody, because the state was still being built.
+    The log begins after ``base``, which is the entry of pulse ``base_pulse`` with ``base_body``. Where units are
+    buckets of event time, ``lanes`` has how far each source had come with it. Up to unit ``valid`` the results are not
+    for anybody, because the state was still being built.
     """
 
     committed: int = 0
@@ -33,7 +35,8 @@ class ReplicaDisk:
     log: dict[int, Entry] = field(default_factory=dict)
     base: int = 0
     base_pulse: int = 0
-    base_cut_ms: int = 0
+    base_body: bytes = b""
+    lanes: Mapping[str, BucketState] = field(default_factory=dict)
     finished: bool = False
     valid: int = 0
     owed: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
@@ -58,15 +61,19 @@ class ReplicaDisk:
                 del self.log[index]
             self.log[entry.index] = entry
 
-    def trim_log(self, pulse: int, cut_ms_of: Mapping[int, int]) -> None:
+    def trim_log(self, pulse: int) -> None:
         """The units of ``pulse`` and all before it are needed by nobody."""
         if pulse <= self.base_pulse:
             return
-        for index, entry in sorted(self.log.items()):
-            if entry.pulse and entry.pulse <= pulse:
-                self.base, self.base_pulse, self.finished = index, entry.pulse, entry.final
-                self.base_cut_ms = cut_ms_of[entry.pulse]
-        self.log = {index: entry for index, entry in self.log.items() if index > self.base}
+        done = [entry for entry in self.log.values() if entry.pulse and entry.pulse <= pulse]
+        if done:
+            self.rebase(max(done, key=lambda entry: entry.index), {})
+
+    def rebase(self, entry: Entry, lanes: Mapping[str, BucketState]) -> None:
+        """The log begins after an entry."""
+        self.base, self.base_pulse, self.finished, self.base_body = entry.index, entry.pulse, entry.final, entry.body
+        self.lanes = lanes
+        self.log = {index: later for index, later in self.log.items() if index > entry.index}
 
     def pin(self, step: PinState) -> ReplicaDisk:
         """What a newcomer is given: the state at a version, and the units of the outbox that go with it."""
@@ -88,7 +95,8 @@ class ReplicaDisk:
             log=dict(self.log),
             base=self.base,
             base_pulse=self.base_pulse,
-            base_cut_ms=self.base_cut_ms,
+            base_body=self.base_body,
+            lanes=self.lanes,
             finished=self.finished,
             owed=dict(self.owed),
             admission=step.admission,
@@ -113,9 +121,10 @@ class ReplicaDisk:
         """As after a restart: what is superseded is removed, the rest is read back."""
         if replica.shard == INGRESS:
             entries = tuple(self.log[index] for index in sorted(self.log))
-            log = LogState(self.base, entries, self.base_pulse, self.finished, self.admission)
+            tops = {source: state.top for source, state in self.lanes.items()}
+            log = LogState(self.base, entries, self.base_pulse, self.finished, self.admission, tops)
             self.admission = None  # known to the process that has received the copy, and to no later one
-            return ReplicaState(self.base_pulse, self._stored(self.base_pulse), log=log)
+            return ReplicaState(self.base_pulse, self._stored(), log=log)
         taken = self.cuts.get(self.committed) or {}
         kept = {key: unit for key, unit in self.inbox.items() if key[0].home == key[0] and key[1] > self.taken(key[0])}
         self.inbox = kept
@@ -123,20 +132,25 @@ class ReplicaDisk:
         for (stream, _), (header, _) in sorted(kept.items(), key=lambda item: (str(item[0][0]), item[0][1])):
             inboxes.setdefault(stream, []).append(header)
         units = {stream: tuple(headers) for stream, headers in inboxes.items()}
-        return ReplicaState(self.committed, self._stored(self.committed), units, valid=self.valid, taken=taken)
+        return ReplicaState(self.committed, self._stored(), units, valid=self.valid, taken=taken)
 
-    def stored_base(self, stream: StreamId, nothing: int) -> int:
-        """After which unit the outbox of a stream begins; ``nothing`` if there is none in it."""
-        return min((n for s, n in self.outbox if s == stream), default=nothing + 1) - 1
+    def begun(self, stream: StreamId) -> int:
+        """After which unit the outbox of a stream begins if there is none in it."""
+        lane = self.lanes.get(stream.producer.part)
+        return max(self.committed, self.base_pulse) if lane is None else lane.top
 
-    def _stored(self, base: int) -> Mapping[StreamId, StoredUnits]:
+    def stored_base(self, stream: StreamId) -> int:
+        """After which unit the outbox of a stream begins."""
+        return min((n for s, n in self.outbox if s == stream), default=self.begun(stream) + 1) - 1
+
+    def _stored(self) -> Mapping[StreamId, StoredUnits]:
         found: dict[StreamId, list[UnitHeader]] = {stream: [] for stream in self.owed}
         for (stream, _), (header, _) in self.outbox.items():
             found.setdefault(stream, []).append(header)
         out: dict[StreamId, StoredUnits] = {}
         for stream, headers in sorted(found.items()):
             headers.sort(key=lambda header: header.number)
-            first = headers[0].number if headers else base + 1
+            first = headers[0].number if headers else self.begun(stream) + 1
             out[stream] = StoredUnits(first - 1, tuple(headers), *self.owed.get(stream, (0, 0)))
         return out
 

@@ -9,9 +9,10 @@ from random import Random
 
 from unbroken.protocol.events import PushArrived, ReplicaStopped
 from unbroken.protocol.ids import NodeId
+from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.replica import RESTARTS
 from unbroken.sim.content import is_fork
-from unbroken.sim.sparing import forgettable, spares
+from unbroken.sim.sparing import forgettable, restorable, spares
 from unbroken.sim.world import World
 from unbroken.sim.zookeeper import ZOOKEEPER
 
@@ -39,6 +40,8 @@ class Kind(StrEnum):
     RENEW = "renew"
     CLOCK = "clock"
     PUSH = "push"
+    SOURCE = "source"
+    LOSS = "loss"
 
 
 WEIGHTS = {
@@ -62,12 +65,14 @@ WEIGHTS = {
     Kind.RENEW: 1,
     Kind.CLOCK: 1,
     Kind.PUSH: 3,
+    Kind.SOURCE: 4,
+    Kind.LOSS: 2,
 }
 
-HARMLESS = frozenset({Kind.SLOW, Kind.SLOW_LINK, Kind.CUT, Kind.SINK, Kind.CLOCK, Kind.PUSH})
+HARMLESS = frozenset({Kind.SLOW, Kind.SLOW_LINK, Kind.CUT, Kind.SINK, Kind.CLOCK, Kind.PUSH, Kind.SOURCE})
 """What never makes the layout give up a replica; all others may."""
 
-ALONE = frozenset({Kind.WIPE, Kind.STOP, Kind.RENEW})
+ALONE = frozenset({Kind.WIPE, Kind.LOSS, Kind.STOP, Kind.RENEW})
 """What takes a copy of a shard away for good: the flow has to be whole before, and whole again before anything else."""
 
 POSTPONED_MS = 1_000.0
@@ -93,7 +98,7 @@ class Fault:
 def make_schedule(random: Random, names: Sequence[NodeId], length_ms: float, mean_ms: float) -> list[Fault]:
     """The faults of a run: moments at random, some of them with two faults at once."""
     faults: list[Fault] = []
-    at_ms = random.uniform(500.0, 3_000.0)
+    at_ms = random.uniform(300.0, max(500.0, min(3_000.0, length_ms / 3)))
     while at_ms < length_ms:
         for _ in range(2 if random.random() < 0.2 else 1):
             kind = random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
@@ -174,6 +179,8 @@ class Injector:
             if busy or not self._whole():
                 return False
             self._wounded = False
+        if fault.kind is Kind.LOSS:
+            return self.world.settings.snapshots
         if fault.kind is Kind.WIPE:
             return spares(self.world, self.world.zookeeper.layout.hosted(fault.target))
         return not self.fragile or forgettable(self.world, fault.target)
@@ -203,6 +210,8 @@ class Injector:
         match fault.kind:
             case Kind.KILL | Kind.POWER | Kind.WIPE:
                 return self._end(fault)
+            case Kind.LOSS:
+                return self._lose_shard(fault)
             case Kind.BLACKOUT:
                 for process in world.processes():
                     world.kill(process.name, silently=fault.length_ms > 2_000)
@@ -231,6 +240,24 @@ class Injector:
         else:
             world.kill(name, silently=fault.kind is Kind.POWER)
         return lambda: world.boot(name)
+
+    def _lose_shard(self, fault: Fault) -> Callable[[], None] | None:
+        """All replicas of a shard are lost with their disks, if there is a snapshot of it and of whatever else that
+        is the end of."""
+        world, layout = self.world, self.world.zookeeper.layout
+        shards = [shard for shard in world.topology.placed_shards if shard != INGRESS]
+        nodes = set(layout.nodes_of(shards[int(fault.length_ms) % len(shards)]))
+        doomed = [replica for name in sorted(nodes) for replica in layout.hosted(name)]
+        if not restorable(world, doomed):
+            return None
+        for name in sorted(nodes):
+            world.wipe(name)
+
+        def boot() -> None:
+            for name in sorted(nodes):
+                world.boot(name)
+
+        return boot
 
     def _boot_all(self) -> None:
         for name in self.world.machines:
@@ -327,6 +354,8 @@ class Injector:
                 machine.skew_ms += 10_000.0 - fault.length_ms
             case Kind.PUSH:
                 return self._push(fault)
+            case Kind.SOURCE:
+                return self._lose_source(fault)
         return lambda: None
 
     def _sinks_up(self) -> None:
@@ -334,7 +363,16 @@ class Injector:
 
     def _push(self, fault: Fault) -> Callable[[], None] | None:
         process = self.world.process(fault.target)
-        if process is None or not process.begun or process.frozen:
+        if process is None or not process.begun or process.frozen or self.world.topology.bucketed:
             return None
         process.post(PushArrived(f"rows {self.world.next_serial()}".encode()))
         return lambda: None
+
+    def _lose_source(self, fault: Fault) -> Callable[[], None] | None:
+        """A source cannot be reached. If all sources are cut together, nothing can be said of the flow meanwhile."""
+        world = self.world
+        source = world.topology.sources[int(fault.length_ms) % len(world.topology.sources)]
+        if not world.topology.bucketed or source in world.sources.away:
+            return None
+        world.sources.away.add(source)
+        return lambda: world.sources.away.discard(source)

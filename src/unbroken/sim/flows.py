@@ -6,18 +6,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from unbroken.protocol.consistency import Availability, Policy
+from unbroken.protocol.consistency import Availability, Policy, Reconcile
 from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.protocol.settings import ProtocolSettings
 from unbroken.protocol.strategy import Ha, Strategy
 from unbroken.sim.content import DELAY_MS
+from unbroken.sim.links import LinkModel
 from unbroken.sim.queries import CostModel
 from unbroken.sim.world import SETTINGS, Setup
+from unbroken.sim.zookeeper import StoreModel
 
 MOST_NODES = 50
 
-LARGE = 0.08
-"""Share of the flows with more than six nodes: one of fifty costs as much as many small ones."""
+SMALL = 6
+LARGE = 0.1
+"""Share of the flows with more nodes than that: one of fifty costs as much as many small ones."""
+
+KINDS = {
+    "active": 6,
+    "strategies": 4,
+    "leader": 2,
+    "once": 2,
+    "copies": 1,
+    "snapshots": 2,
+    "tentative": 4,
+    "bucket": 2,
+}
+"""What flows are drawn from, and how often."""
 
 Edges = tuple[tuple[str, str], ...]
 
@@ -37,7 +52,9 @@ class Flow:
         words = [self.kind, f"{self.setup.nodes}+{self.setup.standbys} nodes", " ".join(parts)]
         words += [f"led: {', '.join(sorted(topology.led))}"] if topology.led else []
         found = sorted({strategy.ha.value for part, strategy in topology.strategies.items() if part != INGRESS.part})
-        return "; ".join([*words, "/".join(found)])
+        words += ["by event time"] if topology.bucketed else []
+        back = sorted({how.reconcile.value for how in topology.availability.values()})
+        return "; ".join([*words, "/".join(found), *(["/".join(back)] if back else [])])
 
 
 def topology_of(sources: tuple[str, ...], segments: Mapping[str, int], edges: Edges, replicas: int = 2) -> Topology:
@@ -78,11 +95,29 @@ def wide(branches: int, length: int, replicas: int = 2) -> Topology:
     return topology_of(("source",), segments, (*edges, ("end", "sink")), replicas)
 
 
+def tangle(random: Random, shards: int, replicas: int = 2) -> Topology:
+    """Any shape: up to three sources, and segments that each read from one to three of what comes before them, mostly
+    from what comes right before them. What nobody reads goes to the sink."""
+    sources = tuple(f"source{i}" for i in range(random.randint(1, 3)))
+    segments: dict[str, int] = {}
+    edges: list[tuple[str, str]] = []
+    while sum(segments.values()) < shards:
+        name, before = f"s{len(segments)}", [*sources, *segments]
+        unread = [part for part in before if not any(producer == part for producer, _ in edges)]
+        near = unread if unread and random.random() < 0.7 else before[-4:]
+        inputs = {random.choice(near), *random.choices(before[-6:], k=random.choice((0, 0, 1, 1, 2)))}
+        edges += [(part, name) for part in before if part in inputs]
+        segments[name] = min(random.choice((1, 1, 1, 2, 3)), shards - sum(segments.values()))
+    read = {producer for producer, _ in edges}
+    edges += [(part, "sink") for part in segments if part not in read]
+    return topology_of(tuple(source for source in sources if source in read), segments, tuple(edges), replicas)
+
+
 def pick_flow(random: Random, most_nodes: int = MOST_NODES, check_every: int = 1) -> Flow:
     """A random flow; the same randomness gives the same one."""
-    kind = random.choice(("active", "active", "active", "strategies", "strategies", "leader", "once", "tentative"))
-    large = random.random() < LARGE and most_nodes > 6 and kind == "active"
-    nodes = random.randint(7, most_nodes) if large else random.randint(2, min(6, most_nodes))
+    kind = random.choices(list(KINDS), list(KINDS.values()))[0]
+    large = random.random() < LARGE and most_nodes > SMALL and kind != "copies"
+    nodes = random.randint(SMALL + 1, most_nodes) if large else random.randint(2, min(SMALL, most_nodes))
     if kind in ("strategies", "leader"):
         nodes = max(3, nodes)
     topology = _shape(random, nodes, large)
@@ -92,18 +127,37 @@ def pick_flow(random: Random, most_nodes: int = MOST_NODES, check_every: int = 1
             topology = _with_strategies(random, topology)
         case "leader":
             led = frozenset(part for part in topology.segments if random.random() < 0.7)
-            topology = replace(topology, led=led or frozenset(list(topology.segments)[:1]))
+            standby = {part: Strategy(Ha.ACTIVE_STANDBY, 1) for part in topology.segments if random.random() < 0.3}
+            running = {part: strategy.running for part, strategy in standby.items()}
+            topology = replace(
+                topology,
+                led=led or frozenset(list(topology.segments)[:1]),
+                strategies={**topology.strategies, **standby},
+                replicas={**topology.replicas, **running},
+            )
         case "once":
             topology = replace(topology, at_most_once=True)
+        case "copies":
+            topology = replace(topology, whole=True)
+        case "snapshots":
+            settings = replace(settings, snapshots=True)
         case "tentative":
             topology = _with_availability(random, topology)
-            settings = replace(settings, warm_units=3, warm_ms=3_000)
+            warm_ms, standing_ms = random.choice((200, 500, 3_000)), random.choice((0, 10_000))
+            settings = replace(settings, warm_units=3, warm_ms=warm_ms, standing_ms=standing_ms)
+        case "bucket":
+            if random.random() < 0.5:
+                topology = _with_strategies(random, topology)
+    if kind == "bucket" or (kind == "tentative" and random.random() < 0.6):
+        topology = replace(topology, bucketed=True)
     costs = CostModel(batch_ms=random.uniform(10, 80), spread=random.uniform(0.0, 0.6), gate_wait_ms=300)
     setup = Setup(
         topology,
         nodes,
         standbys=random.randint(0, 2),
         settings=settings,
+        links=_links(random),
+        store=StoreModel(watch_ms=random.choice((3.0, 3.0, 3.0, 100.0, 600.0))),
         costs=costs,
         rows_per_s=random.choice((200.0, 2_000.0, 20_000.0)),
         check_every=check_every,
@@ -115,12 +169,14 @@ def pick_flow(random: Random, most_nodes: int = MOST_NODES, check_every: int = 1
 def _shape(random: Random, nodes: int, large: bool) -> Topology:
     replicas = 2 if nodes < 3 or random.random() < 0.7 else 3
     if large:
-        return wide(random.randint(2, 4), max(1, nodes // 8), replicas)
-    match random.randrange(4):
+        return tangle(random, max(2, int(nodes * random.uniform(0.2, 0.7))), replicas)
+    match random.randrange(5):
         case 0:
             return join(random.randint(1, 2), replicas)
         case 1:
             return diamond(random.randint(1, 2), replicas)
+        case 2:
+            return tangle(random, random.randint(2, 5), replicas)
         case _:
             return chain(tuple(random.randint(1, 2) for _ in range(random.randint(1, 3))), replicas)
 
@@ -134,6 +190,12 @@ def _settings(random: Random) -> ProtocolSettings:
         claim_units=random.choice((50, 1_000, 1_000)),
         ring_period_ms=random.choice((0, 250, 500)),
     )
+
+
+def _links(random: Random) -> LinkModel:
+    """In a rack, between halls, or over a long way; jitter lets what is sent to two nodes arrive in any order."""
+    latency_ms = random.choice((0.5, 0.5, 3.0, 20.0))
+    return LinkModel(latency_ms=latency_ms, jitter_ms=latency_ms * random.choice((0.5, 2.0)))
 
 
 def _with_strategies(random: Random, topology: Topology) -> Topology:
@@ -158,10 +220,24 @@ def _strategy(random: Random) -> Strategy:
 
 
 def _with_availability(random: Random, topology: Topology) -> Topology:
-    how = Availability(
+    """All segments have the same bound on their delay, or some of them their own."""
+    if random.random() < 0.5:
+        availability = dict.fromkeys(topology.segments, _availability(random))
+    else:
+        availability = {part: _availability(random) for part in topology.segments if random.random() < 0.7}
+    sinks = frozenset({"sink"} if random.random() < 0.8 else ())
+    return replace(topology, availability=availability, tentative_sinks=sinks)
+
+
+def _availability(random: Random) -> Availability:
+    timed = random.random() < 0.5
+    return Availability(
         max_delay_ms=random.choice((500.0, 1_000.0, 3_000.0)),
-        during_failure=random.choice((Policy.PROCESS, Policy.DELAY)),
+        alpha=random.choice((0.5, 0.9)),
+        during_failure=random.choice((Policy.PROCESS, Policy.PROCESS, Policy.DELAY, Policy.SUSPEND)),
         during_stabilization=random.choice(list(Policy)),
+        reconcile=random.choice(list(Reconcile)),
+        horizon_ms=DELAY_MS + random.uniform(100, 3_000) if timed else random.uniform(200, 2_000),
+        timed=timed,
+        foldable=timed and random.random() < 0.5,
     )
-    availability = dict.fromkeys(topology.segments, how)
-    return replace(topology, availability=availability, tentative_sinks=frozenset({"sink"}))

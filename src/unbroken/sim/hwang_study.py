@@ -7,16 +7,22 @@ protocol hands back a ``Result`` per setting and measure; ``hwang_report`` puts 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import isqrt, sqrt
 from typing import Any
 
 from unbroken.errors import UnbrokenError
-from unbroken.sim.hwang import INTERVALS_MS, SELECTIVITIES, Approach, Measure, Parameters, Span, analytic
+from unbroken.sim.hwang import INTERVALS_MS, SELECTIVITIES, Approach, Measure, Parameters, Span, analytic, overhead
 from unbroken.sim.hwang_paper import ALL, PaperPoint, paper_points
 
 
 @dataclass(frozen=True)
 class Network:
-    """Operators spread over nodes in one line of nodes: each gets ``boxes / nodes`` of them, as wide as deep."""
+    """Operators spread over nodes: each gets ``boxes / nodes`` of them, as wide as deep.
+
+    Two nodes are behind each other. More of them form a square, like the operators they share: ``side`` rows of as many
+    nodes behind each other. Every row of operators has a source of its own, so a link between two nodes carries the
+    streams of all the rows that a node has.
+    """
 
     nodes: int = 2
     boxes: int = 2
@@ -24,6 +30,26 @@ class Network:
     @property
     def boxes_per_node(self) -> int:
         return self.boxes // self.nodes
+
+    @property
+    def side(self) -> int:
+        """Nodes behind each other."""
+        return 2 if self.nodes == 2 else isqrt(self.nodes)
+
+    @property
+    def deep(self) -> float:
+        """Operators of a node that a tuple passes."""
+        return sqrt(self.boxes / self.nodes)
+
+    @property
+    def wide(self) -> float:
+        """Streams on a link between two nodes; two nodes have one between them, whatever they do with it."""
+        return 1.0 if self.nodes == 2 else self.deep
+
+    def link(self, parameters: Parameters) -> Parameters:
+        """The parameters as one link and the node behind it have them."""
+        processing_us = parameters.processing_us * self.deep
+        return replace(parameters, rate_per_s=parameters.rate_per_s * self.wide, processing_us=processing_us)
 
 
 @dataclass(frozen=True)
@@ -76,11 +102,24 @@ class Experiment:
         return replace(self.parameters, **changed), self.network
 
     def formula(self, approach: Approach, measure: Measure, x: float) -> Span | None:
-        """The value by formula, where there is one: the formulas are about one operator on each of two nodes."""
+        """The value by formula, where there is one.
+
+        The formulas are about one operator on each of two nodes. In a square they are applied to one link, and its
+        bandwidth is that of all links between nodes. What passive standby costs with more operators has no formula.
+        """
         parameters, network = self._at(x)
-        if network.nodes != 2 or (network.boxes_per_node > 1 and approach is Approach.PASSIVE):
+        if measure is Measure.BANDWIDTH:
+            return Span.exactly(self._links_bytes(approach, x) / self._links_bytes(Approach.UPSTREAM, self.over[0]))
+        if network.boxes_per_node > 1 and approach is Approach.PASSIVE and measure is Measure.OVERHEAD:
             return None
-        return analytic(measure, approach, parameters)
+        return analytic(measure, approach, network.link(parameters))
+
+    def _links_bytes(self, approach: Approach, x: float) -> float:
+        """Bytes per millisecond on all links between nodes, by formula."""
+        parameters, network = self._at(x)
+        link = network.link(parameters)
+        tuples = link.arrivals_per_ms * link.tuple_bytes * network.side * (network.side - 1)
+        return tuples * (1 + overhead(approach, link))
 
     def paper(self, approach: Approach, measure: Measure, x: float) -> PaperPoint | None:
         """What the paper says about a point, if it says or draws anything; a statement about all points counts."""

@@ -8,6 +8,7 @@ SimPy has beyond that (processes, resources) is not needed: whatever happens her
 from __future__ import annotations
 
 import hashlib
+import marshal
 import random
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -41,7 +42,7 @@ class Kernel:
         self._serial = 0
         self._randoms: dict[str, random.Random] = {}
         self._hash = hashlib.blake2b(digest_size=16)
-        self._notes: list[str] = []
+        self._notes: list[tuple[float | str | int, ...]] = []
 
     def at(self, time_ms: float, action: Action, argument: Any = None) -> None:
         """Do something at a time; at once if that has passed, but after whatever is being done."""
@@ -70,9 +71,9 @@ class Kernel:
             found = self._randoms[purpose] = random.Random(f"unbroken sim {self.seed} {purpose}")
         return found
 
-    def note(self, fact: str) -> None:
-        """Make a fact part of the digest, with its time."""
-        self._notes.append(f"{self.now_ms:.6f} {fact}\n")
+    def note(self, *facts: str | int) -> None:
+        """Make facts part of the digest, with their time."""
+        self._notes.append((self.now_ms, *facts))
         if len(self._notes) >= NOTES:
             self._fold()
 
@@ -82,5 +83,6 @@ class Kernel:
         return self._hash.hexdigest()
 
     def _fold(self) -> None:
-        self._hash.update("".join(self._notes).encode())
+        # Version 2 of the format writes every value by itself, so that the same notes are always the same bytes.
+        self._hash.update(marshal.dumps(self._notes, 2))
         self._notes.clear()

@@ -12,6 +12,7 @@ from unbroken.protocol.messages import Message
 from unbroken.protocol.units import UnitHeader
 from unbroken.sim.content import Content
 from unbroken.sim.kernel import Kernel
+from unbroken.sim.traffic import Traffic
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,9 @@ class LinkModel:
     """How a network behaves. Times are in milliseconds.
 
     A killed process is noticed by its peers at once, as its system closes the connections. Silence is noticed after
-    ``timeout_ms``; a server, which listens less closely, takes ``slow`` times as long.
+    ``timeout_ms``; a server, which listens less closely, takes ``slow`` times as long. With ``shared`` all that a node
+    sends goes through one line; without, every connection has the whole bandwidth. Messages of the ``prompt`` types
+    take no time and overtake others, for studies that count them to something else.
     """
 
     latency_ms: float = 0.5
@@ -31,6 +34,8 @@ class LinkModel:
     reconnect_ms: float = 100.0
     slow: float = 2.0
     lately: float = 4.0
+    shared: bool = True
+    prompt: frozenset[type] = frozenset()
 
 
 class Process(Protocol):
@@ -47,6 +52,14 @@ class Process(Protocol):
 
     def post(self, event: Event, payload: Any = None) -> None:
         """Give it an event; a frozen one takes it when it goes on."""
+
+
+class Arrivals(Protocol):
+    """Whoever wants to know what arrives over links."""
+
+    def message(self, sender: NodeId, receiver: NodeId, message: Message) -> None: ...
+
+    def unit(self, sender: NodeId, receiver: NodeId, header: UnitHeader) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +93,8 @@ class Network:
         self.processes: dict[NodeId, Process] = {}
         self.connections: dict[tuple[NodeId, NodeId], Connection] = {}
         self.traffic: Counter[str] = Counter()
+        self.meter: Traffic | None = None
+        self.arrivals: Arrivals | None = None
         self.units_delivered = 0
         self.messages_delivered = 0
         self.known: dict[NodeId, dict[NodeId, None]] = {}
@@ -88,7 +103,7 @@ class Network:
         self._breaks: Counter[tuple[NodeId, NodeId]] = Counter()
         self._wanted: dict[tuple[NodeId, NodeId], None] = {}
         self._frozen_ms: dict[NodeId, float] = {}
-        self._uplink_ms: dict[NodeId, float] = {}
+        self._uplink_ms: dict[tuple[NodeId, NodeId], float] = {}
         self._slow: dict[NodeId, float] = {}
         self._random = kernel.random("links")
 
@@ -99,6 +114,8 @@ class Network:
         connection = self.connections.get((client, server))
         if connection is None or not connection.open_for_client:
             return
+        if self.meter is not None:
+            self.meter.sent(message)
         if (client, server) in self._blocked:
             connection.held_messages.append(message)
         else:
@@ -115,6 +132,9 @@ class Network:
             self._send_unit(connection, server, header, content)
 
     def _send_message(self, connection: Connection, client: NodeId, message: Message) -> None:
+        if type(message) in self.model.prompt:
+            self.kernel.at(self.kernel.now_ms, self._message, (connection, message))
+            return
         at = self.kernel.now_ms + self._delay_ms(client)
         if at < connection.messages_ms:
             at = connection.messages_ms
@@ -122,8 +142,9 @@ class Network:
         self.kernel.at(at, self._message, (connection, message))
 
     def _send_unit(self, connection: Connection, server: NodeId, header: UnitHeader, content: Content) -> None:
-        begin = max(self.kernel.now_ms, self._uplink_ms.get(server, 0.0))
-        end = self._uplink_ms[server] = begin + header.size / self.model.bytes_per_ms
+        line = (server, "" if self.model.shared else connection.client.name)
+        begin = max(self.kernel.now_ms, self._uplink_ms.get(line, 0.0))
+        end = self._uplink_ms[line] = begin + header.size / self.model.bytes_per_ms
         at = end + self._delay_ms(server)
         if at < connection.units_ms:
             at = connection.units_ms
@@ -139,6 +160,8 @@ class Network:
         if connection.open_for_server and connection.server.alive:
             self.messages_delivered += 1
             self.traffic["messages"] += self.model.message_bytes
+            if self.arrivals is not None:
+                self.arrivals.message(connection.client.name, connection.server.name, message)
             connection.server.post(Received(connection.client.name, message))
 
     def _unit(self, sent: tuple[Connection, UnitHeader, Content]) -> None:
@@ -146,6 +169,8 @@ class Network:
         if connection.open_for_client and not connection.units_lost and connection.client.alive:
             self.units_delivered += 1
             self.traffic["units"] += header.size
+            if self.arrivals is not None:
+                self.arrivals.unit(connection.server.name, connection.client.name, header)
             connection.client.post(UnitArrived(header, connection.server.name, header.size), content)
 
     # --- connections ----------------------------------------------------------------------------------
@@ -307,7 +332,10 @@ class Network:
         connection = self.connections.get((client, server))
         if connection is not None:
             connection.units_lost = True
-            self._client_notices(connection)
+            if connection.client.frozen:
+                self._server_notices(connection)  # the client finds out when it goes on
+            else:
+                self._client_notices(connection)
 
     def slow_down(self, name: NodeId, factor: float) -> None:
         """Whatever a node sends takes so many times as long."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unbroken.errors import require
+from unbroken.errors import broken, require
 from unbroken.protocol.events import (
     Event,
     LinkUp,
@@ -62,6 +62,7 @@ from unbroken.protocol.instructions import (
 from unbroken.protocol.layout import INGRESS, Layout
 from unbroken.protocol.node import NodeProtocol
 from unbroken.protocol.orders import OrderRefused
+from unbroken.sim.buckets import BucketIngress
 from unbroken.sim.content import Content, Folded, is_fork
 from unbroken.sim.coordination import StoreClient
 from unbroken.sim.disk import Disk, ReplicaDisk
@@ -110,6 +111,7 @@ class NodeProcess:
         self.orders = Orders(self)
         self.queries: dict[ReplicaId, Query] = {}
         self.running = 0
+        self.cold = False
         self.ingress: Ingress | None = None
         self.deliveries: dict[StreamId, Deliver] = {}
         self.dropped: dict[tuple[ReplicaId, StreamId], int] = {}
@@ -118,6 +120,7 @@ class NodeProcess:
         self._handling = False
         self._stalled: list[tuple[Callable[[Any], None], Any]] = []
         self._wake_ms = float("inf")
+        self._asked_ms = 0.0
         self._seen_ms = 0.0
         self._carry: dict[type[Any], Callable[[Any, Any], None]] = self._effects()
 
@@ -141,6 +144,8 @@ class NodeProcess:
         self._queue.appendleft((Started(), None))
         world.joined(self)
         self.drain()
+        if world.settings.snapshots:
+            world.snapshots.begin(self)
 
     def end(self, *, silently: bool) -> None:
         """kill -9, or the power goes (``silently``): only the disk is left."""
@@ -207,19 +212,24 @@ class NodeProcess:
                 handled += 1
                 world.handled(self.name, event)
                 for step in protocol.handle(event, self.clock_ms()):
+                    if world.story is not None:
+                        world.story.step(world.kernel.now_ms, self.name, step)
                     self._carry[type(step)](step, payload)
                 if world.check_every and not world.count % world.check_every:
                     protocol.check()
-                require(handled < MOST_AT_ONCE, f"{self.name} goes round in circles: {event}")
+                if handled >= MOST_AT_ONCE:
+                    broken(f"{self.name} goes round in circles: {event}")
         finally:
             self._handling = False
         self._plan_wake(protocol)
 
     def _plan_wake(self, protocol: NodeProtocol) -> None:
         wake = protocol.next_wake_ms()
-        if wake is None:
+        if wake is None or (wake == self._asked_ms and self._wake_ms > self.world.kernel.now_ms):
             return
-        require(wake > self._seen_ms, f"{self.name} wants to wake at {wake}, it is {self._seen_ms}")
+        self._asked_ms = wake
+        if wake <= self._seen_ms:
+            broken(f"{self.name} wants to wake at {wake}, it is {self._seen_ms}")
         at = (wake - self.machine.began_ms) / self.machine.drift
         now = self.world.kernel.now_ms
         if self._wake_ms <= now or at < self._wake_ms - 1e-9:
@@ -229,7 +239,7 @@ class NodeProcess:
     def _wake(self, wake: float) -> None:
         if not self.alive or self.world.kernel.now_ms < self._wake_ms - 1e-9:
             return
-        self._wake_ms = float("inf")
+        self._wake_ms, self._asked_ms = float("inf"), 0.0
         if not self.frozen:
             # The clock is rounded in both directions: what was asked for has come.
             self._seen_ms = max(self._seen_ms, wake)
@@ -294,8 +304,10 @@ class NodeProcess:
         header = step.header
         key = (header.stream, header.number if step.number is None else step.number)
         inbox = self.disk.replicas[step.replica].inbox
-        require(key not in inbox, f"unit {key[1]} of {key[0]} is accepted twice by {step.replica}")
-        require(payload.tentative != header.stable, f"{step.replica} takes unit {key[1]} of {key[0]} for another kind")
+        if key in inbox:
+            broken(f"unit {key[1]} of {key[0]} is accepted twice by {step.replica}")
+        if payload.tentative == header.stable:
+            broken(f"{step.replica} takes unit {key[1]} of {key[0]} for another kind")
         inbox[key] = (header, payload)
 
     def _drop_inbox(self, step: DropInbox, _: Any) -> None:
@@ -314,7 +326,7 @@ class NodeProcess:
         elif self.world.check_every:
             self.world.check_dropped(self, step)
         if step.replica.shard == INGRESS and self.ingress is not None and self.protocol is not None:
-            self.ingress.trim([box.base for box in self.protocol.outboxes.of(step.replica)])
+            self.ingress.trim({box.stream: box.base for box in self.protocol.outboxes.of(step.replica)})
 
     def next_ticket(self, query: Query) -> int:
         ticket = self.world.next_serial()
@@ -387,10 +399,12 @@ class NodeProcess:
         if replica.shard == INGRESS:
             if self.ingress is not None:
                 self.ingress.close()
-            self.ingress = Ingress(self, replica, held)
+            kind = BucketIngress if self.world.topology.bucketed else Ingress
+            self.ingress = kind(self, replica, held)
             return
         self._end_query(replica)
-        self.queries[replica] = Query(self, replica, held, self.world.costs.query_ms * self.machine.slowness)
+        start_ms = self.world.costs.of(replica.shard.part, self.cold).query_ms * self.machine.slowness
+        self.queries[replica] = Query(self, replica, held, start_ms)
 
     def _end_query(self, replica: ReplicaId) -> None:
         query = self.queries.pop(replica, None)
@@ -448,6 +462,11 @@ class NodeProcess:
     def _undo(self, step: UndoReplica) -> None:
         held = self.disk.replicas[step.replica]
         require(step.replica not in self.queries, f"{step.replica} is set back while its query runs")
+        require(held.committed == step.valid, f"{step.replica} is at {held.committed}, not {step.valid}")
+        for stream in self.world.topology.inputs(step.replica.shard):
+            missing = [n for n in range(step.base + 1, step.valid + 1) if (stream, n) not in held.inbox]
+            require(not missing, f"unit {missing[:1]} of {stream} is missing where {step.replica} is set back")
+        self.world.counts["undone"] += 1
         held.committed, held.states, held.cuts = step.base, {step.base: Folded()}, {}
         held.valid = max(step.valid, held.valid)
 

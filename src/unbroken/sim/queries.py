@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from unbroken.errors import require
@@ -22,6 +22,8 @@ from unbroken.sim.content import (
     digest_of,
     home_shard,
     is_fork,
+    merged,
+    no_rows,
     result_of,
     run_batch,
     run_fork,
@@ -38,7 +40,12 @@ class CostModel:
 
     A micro-batch takes ``batch_ms`` and ``row_us`` for each row, more if more of them run than the node has ``cores``,
     and up to ``spread`` of that more or less. ``keep`` is the share of rows that a segment hands on, ``state_share``
-    the share of its input that it keeps.
+    the share of its input that it keeps. The first micro-batches of a query take ``first_ms`` longer.
+
+    A copy of a state takes ``copy_trips`` over a link and its bytes; to open one that is there takes ``open_ms``.
+
+    ``parts`` are those parts of a flow that have costs of their own, ``cold`` what differs in a process that has just
+    been started.
     """
 
     boot_ms: float = 1_500.0
@@ -57,6 +64,16 @@ class CostModel:
     keep: float = 0.8
     state_share: float = 0.1
     copy_bytes_per_ms: float = 100_000.0
+    copy_trips: float = 2.0
+    open_ms: float = 1.0
+    first_ms: tuple[float, ...] = ()
+    parts: Mapping[str, CostModel] = field(default_factory=dict)
+    cold: CostModel | None = None
+
+    def of(self, part: str, cold: bool = False) -> CostModel:
+        """The costs of a part of the flow."""
+        found = self.parts.get(part, self) if self.parts else self
+        return found.cold if cold and found.cold is not None else found
 
 
 class Query:
@@ -76,6 +93,8 @@ class Query:
         self.stopped = False
         self.busy = False
         self.corrupt_from: int | None = None
+        self.costs = process.world.costs.of(self.shard.part, process.cold)
+        self._begun = 0
         self._answers: list[int] = []
         self._cut: Cut = {}
         process.later(start_ms, self._ask)
@@ -117,13 +136,15 @@ class Query:
         process.post(GateAsked(self.replica, instance, disk.committed, self.ticket, deadline, noted))
 
     def _begin_batch(self, number: int) -> None:
-        process, disk, costs = self.process, self.disk, self.process.world.costs
+        process, disk, costs = self.process, self.disk, self.costs
         rows = sum(content.rows for (_, n), (_, content) in disk.inbox.items() if n <= number)
         self.busy = True
         process.running += 1
         crowd = max(1.0, process.running / costs.cores)
         chance = 1.0 + costs.spread * (2.0 * process.random.random() - 1.0)
-        takes = (costs.batch_ms + rows * costs.row_us / 1000) * crowd * chance * process.machine.slowness
+        first_ms = costs.first_ms[self._begun] if self._begun < len(costs.first_ms) else 0.0
+        self._begun += 1
+        takes = (costs.batch_ms + first_ms + rows * costs.row_us / 1000) * crowd * chance * process.machine.slowness
         process.later(takes, self._end_batch, number)
 
     def _end_batch(self, number: int) -> None:
@@ -144,7 +165,7 @@ class Query:
         else:
             after, produced, watermark = self._run(state, number, header)
         process.post(Produced(self.replica, number, produced, watermark))
-        takes = process.world.costs.commit_ms * process.machine.slowness
+        takes = self.costs.commit_ms * process.machine.slowness
         process.later(takes, lambda _: self._commit(number, after, disk))
 
     def _commit(self, number: int, state: State, disk: ReplicaDisk) -> None:
@@ -157,23 +178,30 @@ class Query:
     ) -> tuple[State, tuple[UnitHeader, ...], float]:
         world, disk, shard = self.process.world, self.disk, self.shard
         batch = self._plain(state, number) if state.plain else {number: self._taken(state)}
-        strategy, before = world.topology.strategy(shard.part), disk.states[disk.committed]
+        strategy, before = world.memory[shard.part], disk.states[disk.committed]
         watermark = float(before.watermark) if isinstance(before, Window) else 0.0
-        require(len(batch) == 1 or strategy.foldable, f"{self.replica}: told to take {len(batch)} units at once")
+        together = len(batch) == 1 or header.fold > 0 or strategy.foldable
+        require(together, f"{self.replica}: told to take {len(batch)} units at once")
+        world.counts["folded"] += len(batch) > 1
         after = run_batch(shard, before, batch, strategy)
         disk.state_bytes += int(self._rows(batch) * world.costs.row_bytes * world.costs.state_share)
         produced: list[UnitHeader] = []
         assert self.process.protocol is not None
         for stream in world.outputs[shard]:
-            content = result_of(after, stream, batch[number], world.costs.keep)
+            content = result_of(after, stream, merged(batch), self.costs.keep)
             wrong = self.corrupt_from is not None and number >= self.corrupt_from
             content = replace(content, mark=content.mark ^ 1) if wrong else content
             box = self.process.protocol.outboxes.boxes.get(stream)
             # What is processed again to build a state is not for anybody.
-            faithful = not wrong and (box is None or number > max(box.base, disk.valid))
-            produced.append(
-                world.write_unit(disk, made_of(header, stream, number, content, world.costs), content, faithful)
-            )
+            known = 0 if box is None else max(box.base, disk.valid)
+            made = {number: content}
+            if header.fold:
+                # All rows of units that are taken together are in the last one.
+                made = {n: no_rows(stream, n, header.cut_ms) for n in sorted(batch) if n < number} | made
+            for n, found in made.items():
+                facts = header if n == number else replace(header, pulse=n, final=False)
+                faithful = not wrong and n > known
+                produced.append(world.write_unit(disk, made_of(facts, stream, n, found, world.costs), found, faithful))
         return after, tuple(produced), watermark
 
     def _rows(self, batch: Mapping[int, Units]) -> int:

@@ -1,4 +1,4 @@
-"""Simulated sinks: a ledger of what was delivered, and the oracle: what a run without faults would have delivered."""
+"""Simulated sinks: a ledger of what was delivered."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from unbroken.errors import require
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.ingress import Entry
-from unbroken.protocol.layout import Topology
-from unbroken.protocol.orders import Order
+from unbroken.protocol.ids import StreamId
 from unbroken.protocol.units import UnitHeader
-from unbroken.sim.content import Content, Folded, State, result_of, run_batch, source_content
-from unbroken.sim.sources import Pulse, source_streams
+from unbroken.sim.content import Content
 
 
 @dataclass
@@ -105,77 +101,3 @@ class OnceSink(Sink):
                     require(same, f"unit {number} of {stream} is not what it would be without faults")
                 else:
                     require(excused(stream, number), f"unit {number} of {stream} is lost without a fault")
-
-
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    content: Content
-    pulse: int
-    final: bool
-
-
-def reference(
-    topology: Topology, entries: Mapping[int, Entry], orders: Mapping[ShardId, Sequence[Order]], keep: float
-) -> dict[StreamId, list[int]]:
-    """What the sinks hold after a run without faults in which the sources were cut, and leaders ordered, like this."""
-    streams: dict[StreamId, list[_Unit]] = {stream: [] for stream in topology.streams}
-    pushed: list[bytes] = []
-    sources = source_streams(topology)
-    for index in sorted(entries):
-        entry = entries[index]
-        if not entry.pulse:
-            pushed.append(entry.body)
-            continue
-        pulse, bodies, pushed = Pulse.of(entry), (entry.body, *pushed), []
-        for stream, share in sources:
-            content = source_content(stream, bodies, pulse.rows // share, pulse.cut_ms)
-            streams[stream].append(_Unit(content, entry.pulse, entry.final))
-    for part in topology.segments:
-        for shard in topology.shards(part):
-            _run_shard(topology, shard, streams, orders.get(shard, ()), keep)
-    return {
-        stream: [unit.content.mark for unit in units]
-        for stream, units in streams.items()
-        if topology.is_sink(stream.consumer)
-    }
-
-
-def _run_shard(
-    topology: Topology,
-    shard: ShardId,
-    streams: Mapping[StreamId, list[_Unit]],
-    orders: Sequence[Order],
-    keep: float,
-) -> None:
-    inputs, outputs = topology.inputs(shard), topology.outputs(shard)
-    led, strategy = shard.part in topology.led, topology.strategy(shard.part)
-    taken = dict.fromkeys(inputs, 0)
-    state: State = Folded()
-    number = 0
-    while True:
-        number += 1
-        if led:
-            if number > len(orders):
-                return
-            cut = dict(orders[number - 1].cut)
-        else:
-            if all(taken[stream] == len(streams[stream]) for stream in inputs):
-                return
-            cut = {stream: _completing(streams[stream], taken[stream], number) for stream in inputs}
-        found = {stream: streams[stream][taken[stream] : cut[stream]] for stream in inputs}
-        units = {stream: [unit.content for unit in some] for stream, some in found.items()}
-        state = run_batch(shard, state, {number: units}, strategy)
-        taken = cut
-        last = [streams[stream][unit - 1] if unit else None for stream, unit in cut.items()]
-        pulse = min(0 if unit is None else unit.pulse for unit in last) if led else number
-        final = all(unit is not None and unit.final for unit in last)
-        for stream in outputs:
-            streams[stream].append(_Unit(result_of(state, stream, units, keep), pulse, final))
-
-
-def _completing(units: list[_Unit], after: int, pulse: int) -> int:
-    """The first unit that completes a pulse, or the last one there is."""
-    for place in range(max(after, 1), len(units) + 1):
-        if units[place - 1].pulse >= pulse:
-            return place
-    return len(units)

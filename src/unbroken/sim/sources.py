@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from unbroken.errors import require
@@ -23,29 +24,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pulse:
-    """What the entry of a pulse says: when it was cut, by which layout it is delivered, and the rows of each source."""
+    """What the entry of a pulse says: when it was cut, by which layout it is delivered, and the rows of all sources.
+
+    Where units are buckets of event time: from where to where each source is read (``spans``), which of them could not
+    be asked, which have no more rows, and how far the first of them has come.
+    """
 
     cut_ms: int
     layout: int
     rows: int
     serial: int
+    spans: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
+    away: tuple[str, ...] = ()
+    exhausted: tuple[str, ...] = ()
+    front: int = 0
 
     def to_bytes(self) -> bytes:
-        value = {"cut_ms": self.cut_ms, "layout": self.layout, "rows": self.rows, "serial": self.serial}
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
     def of(cls, entry: Entry) -> Pulse:
-        value = json.loads(entry.body)
-        return cls(int(value["cut_ms"]), int(value["layout"]), int(value["rows"]), int(value["serial"]))
+        return cls.from_bytes(entry.body)
+
+    @classmethod
+    def from_bytes(cls, body: bytes) -> Pulse:
+        value = json.loads(body)
+        spans = {source: (start, end) for source, (start, end) in value.pop("spans").items()}
+        return cls(spans=spans, away=tuple(value.pop("away")), exhausted=tuple(value.pop("exhausted")), **value)
 
 
 @dataclass
 class SourceModel:
-    """Rows that all sources together have in a second, and until when there are any."""
+    """Rows that all sources together have in a second, and until when there are any.
+
+    Where units are buckets of event time, some sources may have no more rows before the others (``ends``), and those
+    that are ``away`` can neither be asked nor read.
+    """
 
     rows_per_s: float = 2_000.0
     end_ms: float = float("inf")
+    ends: dict[str, float] = field(default_factory=dict)
+    away: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -83,9 +102,9 @@ class Ingress:
         self.process.world.agreed(self.process.name, entry)
         self._add(step)
 
-    def trim(self, bases: list[int]) -> None:
-        """The units of these pulses are needed by nobody."""
-        self.disk.trim_log(min([self.cut, *bases]), self.process.world.cut_ms)
+    def trim(self, bases: Mapping[StreamId, int]) -> None:
+        """The units of streams up to these are needed by nobody."""
+        self.disk.trim_log(min([self.cut, *bases.values()]))
 
     def _add(self, job: PollSources | CommitEntry) -> None:
         self._jobs.append(job)
@@ -101,25 +120,32 @@ class Ingress:
         elif not job.entry.pulse:
             self.pushed.append(job.entry.body)
         else:
-            self._produce(job.entry)
+            self._produce(job)
         if self._jobs:
             self.process.later(self.process.world.costs.poll_ms, self._work)
 
     def _polled(self, job: PollSources) -> None:
-        world, process = self.process.world, self.process
-        last_ms = self._last_cut_ms()
-        cut_ms = max(int(process.wall_ms()), last_ms + 1)
+        pulse, final = self._pulse(job)
+        self.process.post(SourcesPolled(job.pulse, pulse.to_bytes(), final))
+
+    def _pulse(self, job: PollSources) -> tuple[Pulse, bool]:
+        """What there is to be cut, and whether it is the last."""
+        world, last = self.process.world, self._last_pulse()
+        last_ms = 0 if last is None else last.cut_ms
+        cut_ms = max(int(self.process.wall_ms()), last_ms + 1)
         rows = int(world.sources.rows_per_s * min(cut_ms - last_ms, 10_000) / 1000)
-        body = Pulse(cut_ms, job.layout, rows, world.next_serial()).to_bytes()
         final = world.kernel.now_ms >= world.sources.end_ms
-        process.post(SourcesPolled(job.pulse, body, final))
+        return Pulse(cut_ms, job.layout, rows, world.next_serial()), final
 
-    def _last_cut_ms(self) -> int:
-        pulses = [index for index in self.disk.log if self.disk.log[index].pulse]
-        return Pulse.of(self.disk.log[max(pulses)]).cut_ms if pulses else self.disk.base_cut_ms
+    def _last_pulse(self) -> Pulse | None:
+        """The newest pulse that is on the disk, agreed on or not."""
+        log = self.disk.log
+        pulses = [index for index in log if log[index].pulse]
+        body = log[max(pulses)].body if pulses else self.disk.base_body
+        return Pulse.from_bytes(body) if body else None
 
-    def _produce(self, entry: Entry) -> None:
-        world = self.process.world
+    def _produce(self, job: CommitEntry) -> None:
+        world, entry = self.process.world, job.entry
         pulse, bodies, self.pushed, self.cut = Pulse.of(entry), (entry.body, *self.pushed), [], entry.pulse
         headers: list[UnitHeader] = []
         for stream, share in world.source_streams:

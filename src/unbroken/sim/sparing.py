@@ -14,7 +14,14 @@ from unbroken.sim.world import World
 
 
 def spares(world: World, doomed: Collection[ReplicaId]) -> bool:
-    """Whether each shard can go on without these: with an intact full replica, or as its strategy has it."""
+    """Whether each shard can go on without these: with an intact full replica, or as its strategy has it. Of whole
+    copies of a flow, one has to be intact on some node, and one log."""
+    if world.topology.whole and doomed:
+        shards = [shard for shard in world.topology.placed_shards if shard != INGRESS]
+        left = {shard: _intact(world, shard) - set(doomed) for shard in world.topology.placed_shards}
+        placement = world.zookeeper.layout.placement
+        copies = [{placement[replica] for replica in left[shard]} for shard in shards]
+        return bool(left[INGRESS]) and bool(set.intersection(*copies))
     return all(_spared(world, replica, set(doomed)) for replica in doomed)
 
 
@@ -26,6 +33,16 @@ def forgettable(world: World, node: NodeId) -> bool:
         if world.topology.strategy(replica.shard.part).ha in (Ha.PASSIVE, Ha.UPSTREAM)
     ]
     return spares(world, alone)
+
+
+def restorable(world: World, doomed: Collection[ReplicaId]) -> bool:
+    """Whether each shard can go on without these: with an intact replica, or from its snapshot, if its producers, which
+    have kept what follows that, are intact."""
+    lost = [shard for shard in world.topology.placed_shards if not _intact(world, shard) - set(doomed)]
+    if INGRESS in lost:
+        return False
+    makers = {world.topology.host_shard(stream.producer) for shard in lost for stream in world.topology.inputs(shard)}
+    return all(shard in world.snapshots.saved for shard in lost) and not makers & set(lost)
 
 
 def _spared(world: World, replica: ReplicaId, doomed: set[ReplicaId]) -> bool:

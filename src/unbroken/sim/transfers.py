@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -39,25 +40,29 @@ class Transfer:
     breaks: int
     pinned: ReplicaDisk | None = None
     due_ms: float | None = None
+    size: int = 0
     over: bool = False
 
 
 @dataclass
 class Transfers:
-    """All copies under way."""
+    """All copies under way. ``sizes`` says how many bytes one takes, unless by the size of what is on disk."""
 
     world: World
     by_ticket: dict[int, Transfer] = field(default_factory=dict)
+    sizes: Callable[[Transfer, ReplicaDisk], int] | None = None
     copied_bytes: int = 0
     copies: int = 0
 
     def fetch(self, asker: NodeProcess, step: FetchState) -> None:
         if step.donor == asker.name and step.shard == step.replica.shard:
             copy = asker.disk.replicas[step.replica]
-            asker.later(1.0, lambda _: self._open(asker, step.replica, copy))
+            asker.later(self.world.costs.open_ms, lambda _: self._open(asker, step.replica, copy))
             return
-        require(step.donor is not None, f"there is no snapshot of {step.replica.shard}")
-        assert step.donor is not None
+        if step.donor is None:
+            require(self.world.settings.snapshots, f"there are no snapshots, and {step.replica} is to come from one")
+            self.world.snapshots.restore(asker, step.replica)
+            return
         mine = [t for t in self.by_ticket.values() if t.asker is asker and t.replica == step.replica and not t.over]
         require(not mine, f"{step.replica} is fetched twice")
         donor = self.world.process(step.donor)
@@ -69,7 +74,8 @@ class Transfers:
         transfer = Transfer(asker, step.replica, donor, step.least, step.held, ticket, self.world.kernel.now_ms, breaks)
         self.by_ticket[ticket] = transfer
         question = PinAsked(step.shard, asker.name, ticket, step.least, step.needs)
-        self.world.kernel.after(network.model.latency_ms, lambda _: donor.post(question) if donor.alive else None)
+        asked_ms = 0.0 if PinAsked in network.model.prompt else network.model.latency_ms
+        self.world.kernel.after(asked_ms, lambda _: donor.post(question) if donor.alive else None)
         self.world.kernel.after(LOOK_MS, self._look, transfer)
 
     def abandon(self, asker: NodeProcess, step: AbandonFetch) -> None:
@@ -79,19 +85,27 @@ class Transfers:
 
     def pin(self, donor: NodeProcess, step: PinState) -> None:
         """The donor takes hold of what it gives."""
+        if self.world.snapshots.owns(step.ticket):
+            self.world.snapshots.pin(step)
+            return
         transfer = self.by_ticket.get(step.ticket)
         if transfer is None or transfer.over:
             return
         pinned = donor.disk.replicas[step.replica].pin(step)
         require(pinned.committed >= transfer.least, f"{step.replica} is pinned too early for {transfer.replica}")
-        size = int(pinned.size * (HELD_SHARE if transfer.held else 1.0))
+        if self.sizes is not None:
+            size = self.sizes(transfer, pinned)
+        else:
+            size = int(pinned.size * (HELD_SHARE if transfer.held else 1.0))
         self.copied_bytes += size
-        transfer.pinned = pinned
-        model = self.world.network.model
-        transfer.due_ms = self.world.kernel.now_ms + 2 * model.latency_ms + size / self.world.costs.copy_bytes_per_ms
+        transfer.pinned, transfer.size = pinned, size
+        costs = self.world.costs
+        takes_ms = costs.copy_trips * self.world.network.model.latency_ms + size / costs.copy_bytes_per_ms
+        transfer.due_ms = self.world.kernel.now_ms + takes_ms
         self.world.kernel.at(transfer.due_ms, self._look, transfer)
 
     def refuse(self, step: RefusePin) -> None:
+        self.world.snapshots.refuse(step.ticket)
         transfer = self.by_ticket.get(step.ticket)
         if transfer is not None and not transfer.over:
             self.world.kernel.after(self.world.network.model.latency_ms, self._fail, transfer)
@@ -120,7 +134,7 @@ class Transfers:
         asker, pinned = transfer.asker, transfer.pinned
         asker.put_replica(transfer.replica, pinned)
         state = pinned.recover(transfer.replica)
-        asker.post(StateArrived(transfer.replica, state, transfer.donor.name, pinned.size))
+        asker.post(StateArrived(transfer.replica, state, transfer.donor.name, transfer.size))
 
     def _open(self, asker: NodeProcess, replica: ReplicaId, copy: ReplicaDisk) -> None:
         if asker.disk.replicas.get(replica) is copy:

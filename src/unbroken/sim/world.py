@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from unbroken.errors import require
@@ -14,15 +15,17 @@ from unbroken.protocol.instructions import DropOutbox
 from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
 from unbroken.protocol.settings import ProtocolSettings
 from unbroken.protocol.units import UnitHeader
-from unbroken.sim.content import Content
+from unbroken.sim.content import Content, memory_of
 from unbroken.sim.coordination import depose
 from unbroken.sim.disk import Disk, ReplicaDisk
 from unbroken.sim.kernel import Kernel
 from unbroken.sim.links import LinkModel, Network
 from unbroken.sim.machine import Machine, NodeProcess
+from unbroken.sim.oracle import Oracle
 from unbroken.sim.orders import OrderLog
 from unbroken.sim.queries import CostModel, instances_of
-from unbroken.sim.sinks import OnceSink, Sink, reference
+from unbroken.sim.sinks import OnceSink, Sink
+from unbroken.sim.snapshots import Snapshots
 from unbroken.sim.sources import Pulse, SourceModel, source_streams
 from unbroken.sim.story import Story
 from unbroken.sim.transfers import Transfers
@@ -54,6 +57,7 @@ class Setup:
     check_every: int = 1
     mesh: bool = True
     skewed: bool = True
+    place: Callable[[Topology, Mapping[NodeId, str]], Layout] = chained_placement
 
 
 class World:
@@ -76,6 +80,7 @@ class World:
         self.sources = SourceModel(setup.rows_per_s)
         self.source_streams = source_streams(setup.topology)
         placed = setup.topology.placed_shards
+        self.memory = {part: memory_of(setup.topology, part) for part in setup.topology.segments}
         self.outputs = {shard: setup.topology.outputs(shard) for shard in placed if shard != INGRESS}
         self.instances = {shard: instances_of(setup.topology, shard) for shard in placed if shard != INGRESS}
         self.sink: Sink = OnceSink() if setup.topology.at_most_once else Sink()
@@ -83,7 +88,6 @@ class World:
         self.machines: dict[NodeId, Machine] = {}
         self.where: dict[ReplicaId, ReplicaDisk] = {}
         self.entries: dict[int, Entry] = {}
-        self.cut_ms: dict[int, int] = {}
         self.units: dict[StreamId, dict[int, int]] = {stream: {} for stream in setup.topology.streams}
         self.finals: dict[ShardId, int] = {}
         self.refused: set[tuple[StreamId, int]] = set()
@@ -91,16 +95,17 @@ class World:
         self.counts: Counter[str] = Counter()
         self.count = 0
         self._serial = 0
-        self._produced_ms: dict[int, float] = {}
         self.transfers = Transfers(self)
+        self.snapshots = Snapshots(self)
         self._make_machines()
         names = [name for name in self.machines if not name.startswith("standby")]
-        layout = chained_placement(setup.topology, {name: self.machines[name].disk.identity for name in names})
+        layout = setup.place(setup.topology, {name: self.machines[name].disk.identity for name in names})
         first, sync = first_documents(layout, list(layout.nodes_of(INGRESS)))
         logs = {shard: OrderLog(shard) for part in setup.topology.led for shard in setup.topology.shards(part)}
         self.zookeeper = ZooKeeper(
             self.kernel, self.network, setup.store, setup.topology, first, sync, self._store_changed, logs=logs
         )
+        self.zookeeper.restorable = setup.settings.snapshots
         for replica, node in layout.placement.items():
             held = self.machines[node].disk.replicas[replica] = ReplicaDisk()
             self.where[replica] = held
@@ -214,7 +219,7 @@ class World:
 
     def handled(self, name: NodeId, event: Event) -> None:
         self.count += 1
-        self.kernel.note(f"{name} {type(event).__name__}")
+        self.kernel.note(name, type(event).__name__)
         if self.story is not None:
             self.story.event(self.kernel.now_ms, name, event)
 
@@ -225,9 +230,6 @@ class World:
         """A member of the ingress takes an entry for agreed: everybody else's must be the same."""
         known = self.entries.setdefault(entry.index, entry)
         require(known == entry, f"{name} commits another entry {entry.index}: {entry}, not {known}")
-        if known is entry and entry.pulse:
-            self.cut_ms[entry.pulse] = Pulse.of(entry).cut_ms
-            self._produced_ms[entry.pulse] = self.kernel.now_ms
 
     def write_unit(self, disk: ReplicaDisk, header: UnitHeader, content: Content, faithful: bool) -> UnitHeader:
         """Agreement, determinism, stability: the same unit has the same content wherever it is produced."""
@@ -299,7 +301,7 @@ class World:
             if box is not None:
                 out += [] if box.muted else [box.base]
             elif held is not None:
-                out.append(held.stored_base(stream, held.base_pulse if shard == INGRESS else held.committed))
+                out.append(held.stored_base(stream))
         return out
 
     # --- the end --------------------------------------------------------------------------------------
@@ -329,6 +331,18 @@ class World:
                         return f"{replica} has only committed {query.disk.committed}, not {last}"
         return self.shortage() or self._unsettled()
 
+    def stuck(self) -> str | None:
+        """The first shard on the way through the flow that has not taken all its input; what follows waits for it."""
+        for shard in [shard for part in self.topology.segments for shard in self.topology.shards(part)]:
+            there = {r: self.where[r] for r in sorted(self.zookeeper.layout.full(shard)) if r in self.where}
+            for stream in self.topology.inputs(shard):
+                taken = {replica: held.taken(stream) for replica, held in there.items()}
+                done = max(taken.values(), default=0)
+                if done < max(self.units[stream], default=0):
+                    who = ", ".join(str(replica) for replica, number in taken.items() if number == done) or str(shard)
+                    return f"{who} without unit {done + 1} of {stream}"
+        return None
+
     def _unsettled(self) -> str | None:
         """What is still tentative."""
         for process in self.processes():
@@ -342,8 +356,9 @@ class World:
         return f"the sinks still have tentative results of {left}" if left else None
 
     def _last_of(self, shard: ShardId, ended: int) -> float:
-        """The last unit that a shard produces; where leaders order, only the unit itself tells."""
-        return self.finals.get(shard, float("inf")) if self.topology.led else ended
+        """The last unit that a shard produces; where units are not numbered by pulses, only the unit itself tells."""
+        numbered = not self.topology.led and not self.topology.bucketed
+        return ended if numbered else self.finals.get(shard, float("inf"))
 
     def shortage(self) -> str | None:
         """What is missing of the redundancy that the nodes can give."""
@@ -362,6 +377,9 @@ class World:
             return f"{away[0]} is not back on {layout.homes[away[0]]}"
         if layout.joining:
             return f"{sorted(str(r) for r in layout.joining)} are still joining"
+        for node in layout.placement.values() if self.topology.whole else ():
+            if {replica.shard for replica in layout.hosted(node)} != set(self.topology.placed_shards):
+                return f"{node} has no whole copy: {[str(replica) for replica in layout.hosted(node)]}"
         members = set(layout.full_nodes_of(INGRESS))
         return None if store.sync.members == members else f"{store.sync} are in sync instead of {sorted(members)}"
 
@@ -375,7 +393,8 @@ class World:
         require(pulses == self.ended(), f"{pulses} pulses are agreed, and {self.ended()} is the last")
         require(sorted(self.entries) == list(range(1, len(self.entries) + 1)), "the ingress log has a hole")
         orders = {shard: log.orders for shard, log in self.zookeeper.logs.items()}
-        self.sink.check(reference(self.topology, self.entries, orders, self.costs.keep), self._excused)
+        oracle = Oracle(self.topology, self.entries, orders, self.costs.keep, self.sources.rows_per_s)
+        self.sink.check(oracle.sinks(), self._excused)
 
     def _excused(self, stream: StreamId, number: int) -> bool:
         """Whether a unit may be missing where units are delivered at most once: its sink failed with it, its replica

@@ -84,6 +84,7 @@ class ZooKeeper:
     logs: Mapping[ShardId, OrderLog] = field(default_factory=dict)
     history: list[tuple[float, str]] = field(default_factory=list)
     turned: dict[ShardId, int] = field(default_factory=dict)
+    restorable: bool = False
     _sessions: int = 0
     _lost: dict[int, Session] = field(default_factory=dict)
 
