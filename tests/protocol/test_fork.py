@@ -131,3 +131,12 @@ def test_nobody_waits_for_one_that_is_dropped() -> None:
     fork = fork_at(5)
     fork.ask(GateAsked(fork.replica, "left", 5, 7, 1e9))
     assert fork.forget_questions() == [AnswerGate(7, 5)]
+
+
+def test_a_unit_that_covers_more_pulses_than_are_wanted_is_taken_whole() -> None:
+    """Somebody else has shown results up to pulse 7, and the only input that is there covers pulses 6 to 9."""
+    fork = fork_at(5, frozenset({LEFT}))
+    fork.fork_cuts.known = 7
+    fork.feed(RIGHT, tentative(5, 9), (RIGHT_FORKED, 1))
+    assert run(fork) == (5, 9), "there is no micro-batch without input"
+    assert run(fork) is None

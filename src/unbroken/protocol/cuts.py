@@ -191,7 +191,14 @@ class ForkCuts:
         # What is complete comes first, by itself: its results are as good as stable ones, and need not be shown.
         whole = min(inbox.reach for inbox in self.inboxes.values())
         marks = [mark for mark in (self.known, whole) if mark > self.done]
-        return min(self.reach(), most, *marks)
+        reach = self.reach()
+        target = min(reach, most, *marks)
+        # Units that cover several pulses may all reach beyond that; then the first of them is taken, or nothing yet.
+        waiting = [inbox for inbox in self.inboxes.values() if inbox.available > inbox.consumed]
+        first = min((inbox.headers[inbox.consumed + 1].pulse for inbox in waiting), default=reach + 1)
+        if first <= target:
+            return target
+        return first if first <= reach else self.done
 
     def cut(self, number: int) -> Cut | None:
         target = self.target()
