@@ -62,6 +62,10 @@ class Store:
     def trusts(self, node: str) -> None:
         """There is no controller."""
 
+    def facts(self) -> dict[str, object]:
+        """There is no ZooKeeper to be connected to."""
+        return {}
+
     def close(self) -> None:
         """Nothing is open."""
 

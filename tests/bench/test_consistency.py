@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from unbroken.bench.consistency import ConsistencySettings, run_consistency
+from unbroken.bench.consistency import run_consistency
+from unbroken.bench.consistency_settings import ConsistencySettings
 
 
 @pytest.mark.cluster

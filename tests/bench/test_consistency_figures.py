@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from unbroken.bench import bounded, consistency
-from unbroken.bench.consistency import Case, ConsistencySettings, consistency_table, run_consistency
+from unbroken.bench.consistency import consistency_table, run_consistency
 from unbroken.bench.consistency_figures import (
     Arrival,
     Failure,
@@ -24,6 +24,7 @@ from unbroken.bench.consistency_figures import (
     usual_ms,
 )
 from unbroken.bench.consistency_reader import BoundedReader
+from unbroken.bench.consistency_settings import Case, ConsistencySettings
 from unbroken.bench.interrupted import WINDOW_MS, Interrupted, Stream, expected
 from unbroken.client import Reconciled, Result, Undo
 from unbroken.environment import variables
@@ -292,7 +293,7 @@ def test_a_case_that_fails_does_not_keep_the_others_from_going_on(monkeypatch: p
             return [{**case.to_json(), "duration_s": 5.0, "error": "too busy"}]
         return [run(case, 5.0, 2.0)]
 
-    monkeypatch.setattr(consistency, "_measure", measure)
+    monkeypatch.setattr(consistency, "measure_case", measure)
     result = run_consistency(ConsistencySettings((5.0,), ("process/process",)), lambda _: None)
     assert [("error" in each) for each in result["runs"]] == [False, True, False]
     assert result["ratios"]["met"]["delay_new_below_max_delay"] is True

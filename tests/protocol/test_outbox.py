@@ -104,6 +104,20 @@ def test_reconnecting_does_not_open_the_window_further() -> None:
     assert [number for _, number in box.sends()] == list(range(SEND_WINDOW + 1, SEND_WINDOW + 11))
 
 
+def test_the_window_follows_what_is_committed_and_not_what_is_let_go() -> None:
+    """A consumer that relies on its producers lets units go long after it has committed them; when it has connected
+    again it needs those that follow what it has, however much is kept."""
+    box = Outbox(STREAM, frozenset({FAST}), levels=1)
+    for number in range(1, 3 * SEND_WINDOW):
+        box.add(unit(number))
+    box.ack(str(FAST), 2 * SEND_WINDOW)
+    box.trim()
+    assert box.base == 0, "all of it may be needed to build the state again"
+    box.unsubscribe(str(FAST))
+    box.subscribe(str(FAST), 2 * SEND_WINDOW)
+    assert [number for _, number in box.sends()] == list(range(2 * SEND_WINDOW + 1, 3 * SEND_WINDOW))
+
+
 def test_a_subscriber_that_does_not_count_may_miss_units_but_breaks_nothing() -> None:
     box = outbox(10, counted=(FAST,))
     box.subscribe("client", 0)

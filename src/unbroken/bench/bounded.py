@@ -1,7 +1,8 @@
 """The flow of `unbroken bench consistency`: three inputs, one of which may be missing, united and counted.
 
 The rows of all three are put together by their event time, so that one that is missing is known to be missing. The
-state is bounded, as ``reconcile="undo"`` needs it: count and sum of each key in windows of five seconds.
+state is bounded, as ``reconcile="undo"`` needs it: count and sum of each key in windows of some seconds. In a chain
+further segments follow, each with state of its own, that hand on what they get.
 
 A result ``w, k, n0, n1, n2, total, newest_ms`` is, for a window and a key, the number of rows of each input so far, the
 sum of their values, and the event time of the newest of them: it tells what it was made of, and what it lacks.
@@ -9,7 +10,8 @@ sum of their values, and the event time of the newest of them: it tells what it 
 Environment: UNBROKEN_BENCH_FAILURE and UNBROKEN_BENCH_STABILIZATION (what becomes of input meanwhile),
 UNBROKEN_BENCH_RECONCILE, UNBROKEN_BENCH_MAX_DELAY_MS, UNBROKEN_BENCH_ALPHA, UNBROKEN_BENCH_RATE (rows per second of
 each input), UNBROKEN_BENCH_BUCKET_MS, UNBROKEN_BENCH_REPLICAS, UNBROKEN_BENCH_BEGIN_MS (the time of the first row) and
-UNBROKEN_BENCH_SWITCH (the file that disconnects the last input).
+UNBROKEN_BENCH_SWITCH (the file that disconnects the last input); UNBROKEN_BENCH_KEYS, UNBROKEN_BENCH_WINDOW_MS (the
+length of the windows) and UNBROKEN_BENCH_DEPTH (the number of segments in the chain).
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from unbroken.availability import Availability
-from unbroken.bench.interrupted import SOURCES, WINDOW_MS, Interrupted, Stream
+from unbroken.bench.interrupted import KEYS as USUAL_KEYS
+from unbroken.bench.interrupted import SOURCES, Interrupted, Stream
+from unbroken.bench.interrupted import WINDOW_MS as USUAL_WINDOW_MS
 from unbroken.connectors.sinks import Client
 from unbroken.flow import Dataflow
 
@@ -34,6 +38,9 @@ BUCKET_MS = float(os.environ.get("UNBROKEN_BENCH_BUCKET_MS", "500"))
 REPLICAS = int(os.environ.get("UNBROKEN_BENCH_REPLICAS", "1"))
 BEGIN_MS = int(os.environ.get("UNBROKEN_BENCH_BEGIN_MS", "1700000000000"))
 SWITCH = os.environ.get("UNBROKEN_BENCH_SWITCH")
+KEYS = int(os.environ.get("UNBROKEN_BENCH_KEYS", str(USUAL_KEYS)))
+WINDOW_MS = int(os.environ.get("UNBROKEN_BENCH_WINDOW_MS", str(USUAL_WINDOW_MS)))
+DEPTH = int(os.environ.get("UNBROKEN_BENCH_DEPTH", "1"))
 
 DELAY_MS = 1_000
 """The delay of the watermark; buckets come in the order of their times, so that no row is late."""
@@ -55,24 +62,19 @@ flow = Dataflow(
 inputs = [
     flow.source(
         f"input{number}",
-        Interrupted(Stream(BEGIN_MS, RATE, number), SWITCH if number == SOURCES - 1 else None),
+        Interrupted(Stream(BEGIN_MS, RATE, number, KEYS), SWITCH if number == SOURCES - 1 else None),
         event_time="at",
     )
     for number in range(SOURCES)
 ]
 
 
-@flow.segment(
-    *inputs,
-    output_mode="update",
-    availability=Availability(
-        MAX_DELAY_MS,
-        alpha=ALPHA,
-        during_failure=FAILURE,
-        during_stabilization=STABILIZATION,
-        reconcile=RECONCILE,
-    ),
+BOUND = Availability(
+    MAX_DELAY_MS, alpha=ALPHA, during_failure=FAILURE, during_stabilization=STABILIZATION, reconcile=RECONCILE
 )
+
+
+@flow.segment(*inputs, output_mode="update", availability=BOUND)
 def counted(first: DataFrame, second: DataFrame, third: DataFrame) -> DataFrame:
     """Rows of each input and the sum of all values, for each window and key."""
     marked = [rows.withColumn("s", F.lit(number)) for number, rows in enumerate((first, second, third))]
@@ -84,4 +86,16 @@ def counted(first: DataFrame, second: DataFrame, third: DataFrame) -> DataFrame:
     return found.withColumn("w", F.unix_millis("window.start")).drop("window")
 
 
-flow.sink("live", counted, Client())
+def carried(rows: DataFrame) -> DataFrame:
+    """The same rows again, out of a state: counts and times of a key only grow, and the largest is the last one."""
+    timed = rows.withColumn("at", F.timestamp_millis("w")).withWatermark("at", f"{DELAY_MS} milliseconds")
+    groups = timed.groupBy(F.window("at", f"{WINDOW_MS} milliseconds").alias("window"), "k")
+    columns = (*(f"n{number}" for number in range(SOURCES)), "total", "newest_ms")
+    found = groups.agg(*(F.max(name).alias(name) for name in columns))
+    return found.withColumn("w", F.unix_millis("window.start")).drop("window")
+
+
+last = counted
+for place in range(2, DEPTH + 1):
+    last = flow.segment(last, name=f"carried{place}", output_mode="update", availability=BOUND)(carried)
+flow.sink("live", last, Client())

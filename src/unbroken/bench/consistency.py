@@ -10,39 +10,42 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from unbroken.availability import POLICIES, RECONCILES
-from unbroken.bench.consistency_figures import BEST, Failure, figures, micro_batches, ratios, summary, usual_ms
+from unbroken.bench.consistency_figures import (
+    Failure,
+    delays,
+    figures,
+    micro_batches,
+    ratios,
+    summary,
+    usual_ms,
+)
 from unbroken.bench.consistency_reader import BoundedReader
+from unbroken.bench.consistency_settings import Case, ConsistencySettings
 from unbroken.bench.interrupted import SOURCES, Stream
 from unbroken.bench.observed import LOOK_S, Observed, Say, observed
 from unbroken.bench.strategies import cpu_seconds
 from unbroken.bench.strategy_figures import told_since
-from unbroken.config import milliseconds
 from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
 from unbroken.plan import build_topology, load_flow
 
-FLOW = "bounded.py"
-PAIRS = (BEST[0], "process/delay", "process/suspend", "delay/process", "delay/delay", "delay/suspend")
-"""What is done with new input during the failure, and while results are put right."""
+if TYPE_CHECKING:
+    pass
 
-WARM_S = 25.0
+FLOW = "bounded.py"
 SETTLE_S = 150.0
 """How much longer than planned the warm-up may take until results come within a few buckets. What has come while the
 first micro-batches were slow is worked off bucket by bucket, which takes a while."""
 
-SETTLED_BUCKETS = 4
-QUIET_S = 10.0
 AFTER_S = 5.0
-"""Time without a failure before each one, and time in which is watched what comes when results are as before."""
+"""Time in which is watched what comes when results are as before."""
 
 END_S = 120.0
 END_FACTOR = 4.0
@@ -50,95 +53,6 @@ END_FACTOR = 4.0
 
 PROGRESS_S = 0.5
 """Nodes are asked this often for their last micro-batch; some of those that follow each other quickly are not seen."""
-
-LONGEST_S = 600.0
-
-
-@dataclass(frozen=True)
-class Case:
-    """What is done with new input, and how the past is put right."""
-
-    policy: str
-    reconcile: str
-
-    def __str__(self) -> str:
-        return f"{self.policy}, {self.reconcile}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"policy": self.policy, "reconcile": self.reconcile}
-
-
-@dataclass(frozen=True)
-class ConsistencySettings:
-    """What to measure. All failures of a case are caused in one run, one after the other, ``repeat`` times."""
-
-    durations: Sequence[float] = (2.0, 5.0, 15.0, 30.0)
-    policies: Sequence[str] = PAIRS
-    reconciles: Sequence[str] = ("fork", "redo", "undo")
-    max_delay_ms: float = 3_000.0
-    alpha: float = 0.9
-    rate: int = 4_500
-    bucket_ms: int = 500
-    replicas: int = 1
-    repeat: int = 1
-
-    @classmethod
-    def parse(
-        cls,
-        durations: str,
-        policies: str,
-        reconciles: str,
-        *,
-        max_delay: str = "3s",
-        alpha: float = 0.9,
-        rate: int = 4_500,
-        bucket: str = "500ms",
-        replicas: int = 1,
-        repeat: int = 1,
-    ) -> ConsistencySettings:
-        """Settings as they are written on the command line."""
-        pairs = [f"{failure}/{later}" for failure in POLICIES for later in POLICIES]
-        for name, value, least in (("rate", rate, SOURCES), ("replicas", replicas, 1), ("repeat", repeat, 1)):
-            if value < least:
-                raise UnbrokenError(f"{name} is {value}; give {least} or more")
-        bucket_ms = _length_ms(bucket, "bucket")
-        if bucket_ms != int(bucket_ms):
-            raise UnbrokenError(f"a bucket of {bucket} is no whole number of milliseconds")
-        return cls(
-            _seconds(durations),
-            _chosen(policies, pairs, "pair of policies"),
-            _chosen(reconciles, RECONCILES, "way to reconcile"),
-            _length_ms(max_delay, "max-delay"),
-            alpha,
-            rate,
-            int(bucket_ms),
-            replicas,
-            repeat,
-        )
-
-    def cases(self) -> list[Case]:
-        """The first policies with every way to reconcile, the others with the first way."""
-        first = [Case(self.policies[0], reconcile) for reconcile in self.reconciles]
-        return [*first, *(Case(policy, self.reconciles[0]) for policy in self.policies[1:])]
-
-    def failures(self) -> list[float]:
-        """The lengths of the failures of a run, in their order."""
-        return [duration for _ in range(self.repeat) for duration in self.durations]
-
-    def load(self, case: Case, begin_ms: int, switch: Path) -> dict[str, Any]:
-        failure, later = case.policy.split("/")
-        return {
-            "FAILURE": failure,
-            "STABILIZATION": later,
-            "RECONCILE": case.reconcile,
-            "MAX_DELAY_MS": self.max_delay_ms,
-            "ALPHA": self.alpha,
-            "RATE": self.rate // SOURCES,
-            "BUCKET_MS": self.bucket_ms,
-            "REPLICAS": self.replicas,
-            "BEGIN_MS": begin_ms,
-            "SWITCH": switch,
-        }
 
 
 @dataclass
@@ -177,7 +91,7 @@ def run_consistency(settings: ConsistencySettings, say: Say) -> dict[str, Any]:
     """Every case with a cluster of its own."""
     for case in settings.cases():
         _check(case, settings)
-    runs = [run for case in settings.cases() for run in _measure(case, settings, say)]
+    runs = [run for case in settings.cases() for run in measure_case(case, settings, say)]
     summed = summary(runs)
     return {
         "max_delay_ms": settings.max_delay_ms,
@@ -237,7 +151,7 @@ def _check(case: Case, settings: ConsistencySettings) -> None:
         build_topology(load_flow(Path(__file__).with_name(FLOW)))
 
 
-def _measure(case: Case, settings: ConsistencySettings, say: Say) -> list[dict[str, Any]]:
+def measure_case(case: Case, settings: ConsistencySettings, say: Say) -> list[dict[str, Any]]:
     """All failures of a case; if one of them cannot be measured, neither can those that follow it."""
     say(f"{case}: starting {max(2, settings.replicas)} nodes")
     watched: list[Watched] = []
@@ -248,19 +162,19 @@ def _measure(case: Case, settings: ConsistencySettings, say: Say) -> list[dict[s
         switch = Path(directory) / "disconnected"
         try:
             load = settings.load(case, begin_ms, switch)
-            with observed(FLOW, load, partial(BoundedReader, bucket_ms=settings.bucket_ms)) as run:
+            with observed(FLOW, load, settings.reader()) as run:
                 assert isinstance(run.reader, BoundedReader)
                 readers.append(run.reader)
-                _settle(run, SETTLED_BUCKETS * settings.bucket_ms)
+                _settle(run, settings)
                 for duration in settings.failures():
                     quiet_ms = watched[-1].failure.done_ms if watched else _now_ms()
-                    watched.append(_fail(run, duration, quiet_ms, switch, progress))
+                    watched.append(_fail(run, duration, settings.quiet_s, quiet_ms, switch, progress))
                     say(f"{case}: {duration:g} s without an input; results are as before after {_took(watched[-1])}")
         except UnbrokenError as failed:
             # The other runs take an hour: what is there of them is worth having.
             error = str(failed)
             say(f"{case}: failed: {error}")
-    streams = tuple(Stream(begin_ms, settings.rate // SOURCES, number) for number in range(SOURCES))
+    streams = settings.streams(begin_ms)
     runs = [
         {
             **case.to_json(),
@@ -273,8 +187,32 @@ def _measure(case: Case, settings: ConsistencySettings, say: Say) -> list[dict[s
     return [*runs, *({**case.to_json(), "duration_s": duration, "error": error} for duration in missing)]
 
 
-def _settle(run: Observed, latency_ms: float) -> None:
-    run.settle(WARM_S, latency_ms, WARM_S + SETTLE_S)
+def measure_quiet(settings: ConsistencySettings, seconds: float, say: Say) -> dict[str, Any]:
+    """How old rows are when they are in a result while nothing is missing, and how long micro-batches take."""
+    say(f"buckets of {settings.bucket_ms} ms: starting {max(2, settings.replicas)} nodes")
+    case, progress = settings.cases()[0], Progress()
+    load = settings.load(case, int(_now_ms()), Path(os.devnull) / "never")
+    with observed(FLOW, load, settings.reader()) as run:
+        assert isinstance(run.reader, BoundedReader)
+        _settle(run, settings)
+        began_ms = _now_ms()
+        _stay(run, seconds, progress)
+        grid, arrivals, ended_ms = run.reader.grid, list(run.reader.arrivals), _now_ms()
+    assert grid is not None
+    ages = list(delays(arrivals, grid, began_ms, ended_ms).values())
+    return {
+        # Rows come evenly, so that a row is half a bucket older than the newest of its bucket.
+        "mean_ms": round(fmean(ages) + settings.bucket_ms / 2, 1) if ages else None,
+        "newest_mean_ms": round(fmean(ages), 1) if ages else None,
+        "newest_max_ms": round(max(ages), 1) if ages else None,
+        "buckets": len(ages),
+        "micro_batch_ms": micro_batches(progress.between(began_ms, ended_ms))["p50"],
+    }
+
+
+def _settle(run: Observed, settings: ConsistencySettings) -> None:
+    latency_ms = settings.settled_ms
+    run.settle(settings.warm_s, latency_ms, settings.warm_s + SETTLE_S)
     late_s = run.reader.last_latency_ms / 1000
     if late_s > latency_ms / 1000:
         raise UnbrokenError(
@@ -282,12 +220,14 @@ def _settle(run: Observed, latency_ms: float) -> None:
         )
 
 
-def _fail(run: Observed, duration_s: float, quiet_ms: float, switch: Path, progress: Progress) -> Watched:
+def _fail(
+    run: Observed, duration_s: float, quiet_s: float, quiet_ms: float, switch: Path, progress: Progress
+) -> Watched:
     """Let the flow run, disconnect an input for a while, and wait until nothing is to be seen of it."""
     reader, pids = run.reader, [process.pid for process in run.cluster.nodes.values()]
     assert isinstance(reader, BoundedReader)
     cpu_s = [cpu_seconds(pids)]
-    _stay(run, QUIET_S, progress)
+    _stay(run, quiet_s, progress)
     cpu_s.append(cpu_seconds(pids))
     began_ms = _now_ms()
     switch.touch()
@@ -351,35 +291,6 @@ def _figures(
 
 def _took(watched: Watched) -> str:
     return f"{(watched.over_ms - watched.failure.healed_ms) / 1000:.1f} s"
-
-
-# --- words on the command line ------------------------------------------------------------------------
-
-
-def _seconds(text: str) -> tuple[float, ...]:
-    try:
-        found = [float(number) for number in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or not all(0 < number <= LONGEST_S for number in found):
-        raise UnbrokenError(f"{text!r} are no durations; write seconds up to {LONGEST_S:g} as 2,5,15")
-    return tuple(dict.fromkeys(found))
-
-
-def _length_ms(text: str, what: str) -> float:
-    try:
-        return float(milliseconds(text))
-    except ValueError as error:
-        raise UnbrokenError(f"{what}: {error}") from None
-
-
-def _chosen(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
-    """Names that are written with commas between them, each once."""
-    names = [name.strip() for name in text.split(",")]
-    unknown = sorted(set(names) - set(known))
-    if unknown:
-        raise UnbrokenError(f"there is no {what} {', '.join(unknown)}; use some of: {','.join(known)}")
-    return tuple(dict.fromkeys(names))
 
 
 def _shown(value: float | None, unit: str, digits: int = 0) -> str:

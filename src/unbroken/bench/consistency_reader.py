@@ -28,6 +28,7 @@ class BoundedReader(Reader):
     """
 
     bucket_ms: int = 500
+    window_ms: int = WINDOW_MS
     grid: Grid | None = None
     arrivals: list[Arrival] = field(default_factory=list)
     tables: dict[int, pa.Table] = field(default_factory=dict)
@@ -82,11 +83,11 @@ class BoundedReader(Reader):
         if grid is None:
             return found
         before = min(self.tables) - 1
-        whole_ms = -(-grid.end_ms(before + 1) // WINDOW_MS) * WINDOW_MS
+        whole_ms = -(-grid.end_ms(before + 1) // self.window_ms) * self.window_ms
         for pulse, table in sorted(self.tables.items()):
             passed_over, begin_ms = self.folds[pulse] > pulse, grid.end_ms(before)
             if pulse in pulses and begin_ms >= whole_ms:
-                wanted = {} if passed_over else expected(streams, begin_ms, grid.end_ms(pulse))
+                wanted = {} if passed_over else expected(streams, begin_ms, grid.end_ms(pulse), self.window_ms)
                 found += compare(table, wanted)
             before = before if passed_over else pulse
         return found

@@ -41,11 +41,12 @@ Result = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Stream:
-    """The rows of one source: ``rate`` of them each second, row 0 at ``begin_ms``."""
+    """The rows of one source: ``rate`` of them each second, row 0 at ``begin_ms``, with ``keys`` in turn."""
 
     begin_ms: int
     rate: int
     source: int = 0
+    keys: int = KEYS
 
     def due(self, time_ms: int) -> int:
         """How many rows came before a time."""
@@ -60,7 +61,7 @@ class Stream:
     def rows(self, start: int, stop: int) -> pa.Table:
         numbers = np.arange(start, stop, dtype=np.int64)
         times = pa.array(self.times_us(numbers), pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-        return pa.table({"at": times, "k": numbers % KEYS, "v": self.values(numbers), "number": numbers})
+        return pa.table({"at": times, "k": numbers % self.keys, "v": self.values(numbers), "number": numbers})
 
 
 class Interrupted(SourceConnector):
@@ -105,24 +106,27 @@ class InterruptedReader(SourceReader):
 # --- what has to come of it ---------------------------------------------------------------------------
 
 
-def expected(streams: tuple[Stream, ...], begin_ms: int, end_ms: int) -> dict[tuple[int, int], Result]:
+def expected(
+    streams: tuple[Stream, ...], begin_ms: int, end_ms: int, window_ms: int = WINDOW_MS
+) -> dict[tuple[int, int], Result]:
     """The results of the unit with all rows from ``begin_ms`` to before ``end_ms``, by window and key.
 
     Results are given for keys that have rows in the unit, and count from the beginning of the window.
     """
     out: dict[tuple[int, int], Result] = {}
-    for window_ms in range(begin_ms // WINDOW_MS * WINDOW_MS, end_ms, WINDOW_MS):
-        stop_ms = min(end_ms, window_ms + WINDOW_MS)
+    keys = max(stream.keys for stream in streams)
+    for start_ms in range(begin_ms // window_ms * window_ms, end_ms, window_ms):
+        stop_ms = min(end_ms, start_ms + window_ms)
         counts: list[Ints] = []
-        total = np.zeros(KEYS, np.int64)
-        touched = np.zeros(KEYS, bool)
+        total = np.zeros(keys, np.int64)
+        touched = np.zeros(keys, bool)
         for stream in streams:
-            numbers = np.arange(stream.due(window_ms), stream.due(stop_ms), dtype=np.int64)
-            counts.append(np.bincount(numbers % KEYS, minlength=KEYS).astype(np.int64))
-            np.add.at(total, numbers % KEYS, stream.values(numbers))
-            touched[numbers[numbers >= stream.due(max(begin_ms, window_ms))] % KEYS] = True
+            numbers = np.arange(stream.due(start_ms), stream.due(stop_ms), dtype=np.int64)
+            counts.append(np.bincount(numbers % stream.keys, minlength=keys).astype(np.int64))
+            np.add.at(total, numbers % stream.keys, stream.values(numbers))
+            touched[numbers[numbers >= stream.due(max(begin_ms, start_ms))] % stream.keys] = True
         for key in np.flatnonzero(touched).tolist():
-            out[window_ms, key] = (*(int(count[key]) for count in counts), int(total[key]))
+            out[start_ms, key] = (*(int(count[key]) for count in counts), int(total[key]))
     return out
 
 

@@ -10,11 +10,11 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
 
@@ -25,6 +25,9 @@ from unbroken.demo.measure import Sample
 from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.layout import Layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Say = Callable[[str], None]
 
@@ -49,7 +52,7 @@ class Reader:
 
     subscription: Subscription
     by_shard: dict[int, list[Sample]] = field(default_factory=lambda: defaultdict(list))
-    counts: Counter[int] = field(default_factory=Counter)
+    counts: Counter[Hashable] = field(default_factory=Counter)
     units: Counter[tuple[int, int]] = field(default_factory=Counter)
     backwards: int = 0
     last_latency_ms: float = float("inf")
@@ -86,11 +89,14 @@ class Reader:
         self.by_shard[shard].append(sample)
         self.last_latency_ms = sample.latency_ms
         self.units[shard, header.number] += 1
-        keys, counts = (result.table[name].to_pylist() for name in ("k", "n"))
-        for key, count in zip(keys, counts, strict=True):
+        for key, count in self.counted(result.table):
             if count <= self.counts[key]:
                 self.backwards += 1
             self.counts[key] = count
+
+    def counted(self, table: pa.Table) -> Iterable[tuple[Hashable, int]]:
+        """The key of each result, and how often it was counted so far."""
+        return zip(table["k"].to_pylist(), table["n"].to_pylist(), strict=True)
 
     def _run(self) -> None:
         try:
@@ -195,7 +201,7 @@ def observed(
     """
     environment = {f"UNBROKEN_BENCH_{name}": str(value) for name, value in load.items()}
     with variables(environment), tempfile.TemporaryDirectory() as directory:
-        path = Path(__file__).with_name(flow_file)
+        path = Path(__file__).parent / flow_file
         with LocalCluster(path, Path(directory) / "state", supervise=False) as cluster:
             cluster.start()
             cluster.wait_ready(READY_S)

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from unbroken.bench.delivery import reading
 from unbroken.bench.figures import STEADY_S, Phases, pulse, spread
+from unbroken.bench.losses import FROZEN_S, Loss, lose
 from unbroken.bench.observed import END_SLACK_S, START_S, Observed, Say, observed
 from unbroken.bench.restart import measure_restart
 from unbroken.bench.strategy_figures import (
@@ -89,8 +90,46 @@ class Quiet:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """One run in which a node is lost, and how long each part of it takes.
+
+    ``start_s`` is what the first result may take: so much longer the rows come.
+    """
+
+    strategy: str
+    interval: int = 1
+    rate: int = 2_000
+    loss: Loss = Loss.KILL
+    start_s: float = START_S
+    warm_s: float = WARM_S
+    settle_s: float = SETTLE_S
+    quiet_s: float = STEADY_S
+    after_s: float = AFTER_S
+
+    def __str__(self) -> str:
+        return f"{self.strategy}, every {self.interval} units"
+
+    @property
+    def seconds(self) -> int:
+        """For how long rows come: the longer results can be away, the longer."""
+        after_s = self.after_s + (FROZEN_S if self.loss is Loss.FREEZE else 0.0)
+        if self.loss is not Loss.FREEZE and self.strategy == Ha.NONE.value:
+            after_s = max(after_s, RESTART_S)
+        return int(self.start_s + self.warm_s + self.quiet_s + after_s)
+
+    def load(self) -> dict[str, Any]:
+        return {
+            "STRATEGY": self.strategy,
+            "INTERVAL": self.interval,
+            "RATE": self.rate,
+            "SECONDS": self.seconds,
+            "PULSE_MS": PULSE_MS,
+        }
+
+
+@dataclass(frozen=True)
 class Kill:
-    """What was killed when, and whether it was the node that decides about the layout, which costs an election."""
+    """What was lost when, and whether it was the node that decides about the layout, which costs an election."""
 
     node: str
     at_ms: float
@@ -106,7 +145,7 @@ def run_strategies(settings: StrategiesSettings, say: Say) -> dict[str, Any]:
         for interval in settings.intervals:
             case = {"strategy": strategy, "interval": interval}
             try:
-                runs.append({**case, **_measure(strategy, interval, settings.rate, say)})
+                runs.append({**case, **measure_loss(Trial(strategy, interval, settings.rate), say)})
             except UnbrokenError as error:
                 # The other runs take an hour: what is there of them is worth having.
                 say(f"{strategy} {interval}: failed: {error}")
@@ -163,24 +202,21 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return total
 
 
-def _measure(strategy: str, interval: int, rate: int, say: Say) -> dict[str, Any]:
-    name = f"{strategy}, every {interval} units"
+def measure_loss(trial: Trial, say: Say) -> dict[str, Any]:
+    """Run the flow once, and lose the node with the replica that works."""
+    strategy, name = trial.strategy, str(trial)
     say(f"{name}: starting three nodes")
-    after_s = RESTART_S if strategy == Ha.NONE.value else AFTER_S
-    seconds = int(START_S + WARM_S + STEADY_S + after_s)
-    load = {"STRATEGY": strategy, "INTERVAL": interval, "RATE": rate, "SECONDS": seconds, "PULSE_MS": PULSE_MS}
-    with observed("windowed.py", load) as run:
-        run.settle(WARM_S, SETTLED_PULSES * PULSE_MS, WARM_S + SETTLE_S)
-        quiet = _stay_quiet(run, STEADY_S)
-        kill = _kill(run)
-        if strategy == Ha.NONE.value:
-            run.restart(kill.node)
-        say(f"{name}: {kill.node} killed")
+    seconds = trial.seconds
+    with observed("windowed.py", trial.load()) as run:
+        run.settle(trial.warm_s, SETTLED_PULSES * PULSE_MS, trial.warm_s + trial.settle_s)
+        quiet = _stay_quiet(run, trial.quiet_s)
+        kill = _lose(run, trial)
+        say(f"{name}: {kill.node} lost")
         try:
             run.await_end(seconds + END_SLACK_S)
         except UnbrokenError as error:
             story = "; ".join(told_since(run.history(), kill.at_ms))
-            raise UnbrokenError(f"{error}. Since the kill: {story}") from error
+            raise UnbrokenError(f"{error}. Since the loss: {story}") from error
         history = run.history()
     detected_ms = None
     if strategy not in UNDETECTED:
@@ -198,7 +234,7 @@ def _measure(strategy: str, interval: int, rate: int, say: Say) -> dict[str, Any
         "controlled": kill.controlled,
         **Recovery.of(samples, kill.at_ms, detected_ms).to_json(),
         "gap_ms": gaps(samples, kill.at_ms),
-        "lost": run.reader.lost(rate * seconds),
+        "lost": run.reader.lost(trial.rate * seconds),
         "missing_units": missing_units(units),
         "first_unit": min(units),
         "duplicated": run.reader.duplicated,
@@ -220,13 +256,14 @@ def _stay_quiet(run: Observed, seconds: float) -> Quiet:
     return Quiet(spent(first, last), last.rows - first.rows, round(used / passed, 3))
 
 
-def _kill(run: Observed) -> Kill:
-    """Kill the node with the replica that works, the oldest of them."""
+def _lose(run: Observed, trial: Trial) -> Kill:
+    """Lose the node with the replica that works, the oldest of them."""
     hosts = run.layout().working_nodes_of(MEASURED)
     if not hosts:
         raise UnbrokenError(f"no node hosts {MEASURED}")
     node, controller = next(iter(hosts)), run.controller()
-    return Kill(node, run.kill(node), node == controller)
+    began_ms = lose(run, node, trial.loss, restart=trial.strategy == Ha.NONE.value)
+    return Kill(node, began_ms, node == controller)
 
 
 def _shown(value: float | None, unit: str, digits: int = 2) -> str:

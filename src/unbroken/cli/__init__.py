@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from unbroken import __version__
-from unbroken.cli import looking, measuring, operating, reliability, running, simulating
+from unbroken.cli import hwang, looking, measuring, operating, papers, peers, planning, reliability, running, simulating
 from unbroken.cli.shared import EXIT_FAILED, EXIT_REFUSED, errors
 from unbroken.errors import FlowError, UnbrokenError
 
@@ -46,8 +46,11 @@ def cli() -> None:
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
 
-for command in reliability.COMMANDS:
+for command in (*reliability.COMMANDS, *planning.COMMANDS, *hwang.COMMANDS):
     simulating.simulate.add_command(command)
+
+for command in (*papers.COMMANDS, *peers.COMMANDS):
+    measuring.bench.add_command(command)
 
 for command in COMMANDS:
     cli.add_command(command)

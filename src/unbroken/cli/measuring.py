@@ -29,7 +29,7 @@ def bench_core(seconds: int, warm_up: int, rows: int, as_json: bool) -> None:
     from unbroken.bench.core import CoreSettings, run_core
 
     settings = CoreSettings(latency_seconds=seconds, warm_up_seconds=warm_up, saturation_rows=rows)
-    _print(run_core(settings, _say), as_json)
+    _print(run_core(settings, say), as_json)
 
 
 @bench.command("recovery")
@@ -41,7 +41,7 @@ def bench_recovery(sizes: str, rate: int, as_json: bool) -> None:
     from unbroken.bench.recovery import RecoverySettings, run_recovery
 
     settings = RecoverySettings(sizes=[int(float(size) * 1e6) for size in sizes.split(",")], rate=rate)
-    _print(run_recovery(settings, _say), as_json)
+    _print(run_recovery(settings, say), as_json)
 
 
 @bench.command("piecemeal")
@@ -53,7 +53,7 @@ def bench_piecemeal(size: float, rate: int, pulse_ms: int, as_json: bool) -> Non
     """Kill a node of four that hosts two of four shards: are results of the other two later meanwhile?"""
     from unbroken.bench.piecemeal import PiecemealSettings, run_piecemeal
 
-    _print(run_piecemeal(PiecemealSettings(int(size * 1e6), rate, pulse_ms), _say), as_json)
+    _print(run_piecemeal(PiecemealSettings(int(size * 1e6), rate, pulse_ms), say), as_json)
 
 
 @bench.command("delivery")
@@ -65,7 +65,7 @@ def bench_delivery(seconds: int, rate: int, pulse_ms: int, as_json: bool) -> Non
     """Input from all producers against input from one: bytes on the wire, and what a killed node is noticed by."""
     from unbroken.bench.delivery import DeliverySettings, run_delivery
 
-    _print(run_delivery(DeliverySettings(rate, pulse_ms, seconds), _say), as_json)
+    _print(run_delivery(DeliverySettings(rate, pulse_ms, seconds), say), as_json)
 
 
 @bench.command("strategies")
@@ -77,7 +77,7 @@ def bench_strategies(strategies: str, intervals: str, rate: int, as_json: bool) 
     """Ways to keep a segment available: bytes for it, and time to go on when its node is killed."""
     from unbroken.bench.strategies import StrategiesSettings, run_strategies, strategies_table
 
-    result = run_strategies(StrategiesSettings.parse(strategies, intervals, rate), _say)
+    result = run_strategies(StrategiesSettings.parse(strategies, intervals, rate), say)
     if as_json:
         _print(result, as_json)
     else:
@@ -96,7 +96,7 @@ def bench_ordering(orderings: str, inputs: str, kills: str, seconds: int, kafka:
     """Input ordered by pulses or by a leader: latency, bytes, and what a killed leader or follower costs."""
     from unbroken.bench.ordering import OrderingSettings, ordering_table, run_ordering
 
-    result = run_ordering(OrderingSettings.parse(orderings, inputs, kills, seconds, kafka), _say)
+    result = run_ordering(OrderingSettings.parse(orderings, inputs, kills, seconds, kafka), say)
     if as_json:
         _print(result, as_json)
     else:
@@ -122,9 +122,10 @@ def bench_ordering(orderings: str, inputs: str, kills: str, seconds: int, kafka:
 @AS_JSON
 def bench_consistency(durations: str, policies: str, reconcile: str, as_json: bool, **options: Any) -> None:
     """Inputs that are missing for a while: delay of new results, tentative ones, and time to put them right."""
-    from unbroken.bench.consistency import ConsistencySettings, consistency_table, run_consistency
+    from unbroken.bench.consistency import consistency_table, run_consistency
+    from unbroken.bench.consistency_settings import ConsistencySettings
 
-    result = run_consistency(ConsistencySettings.parse(durations, policies, reconcile, **options), _say)
+    result = run_consistency(ConsistencySettings.parse(durations, policies, reconcile, **options), say)
     if as_json:
         _print(result, as_json)
     else:
@@ -154,7 +155,7 @@ def chaos(seeds: str, length_s: float, directory: Path, as_json: bool) -> None:
     sys.exit(0 if passed else EXIT_FAILED)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     errors.print(text, highlight=False, markup=False)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from unbroken.protocol.layout import Topology
     from unbroken.protocol.strategy import Strategy
 
+PORT = click.IntRange(0, 65_535)
 FLOW_FILE = click.argument("file", type=click.Path(path_type=Path))
 
 
@@ -138,7 +139,19 @@ def _copies(shards: int, strategy: Strategy) -> str:
 @click.option("--nodes", type=int, help="Local nodes to start, if not the number in the file.")
 @click.option("--standbys", type=int, help="Idle local nodes to keep ready, if not the number in the file.")
 @click.option("--fresh", is_flag=True, help="Delete what an earlier run left in the directory and start over.")
-def run(file: Path, directory: Path | None, nodes: int | None, standbys: int | None, fresh: bool) -> None:
+@click.option(
+    "--metrics-port",
+    type=PORT,
+    help="Port of the first node's metrics, from which the others count up; free ones by default.",
+)
+def run(
+    file: Path,
+    directory: Path | None,
+    nodes: int | None,
+    standbys: int | None,
+    fresh: bool,
+    metrics_port: int | None,
+) -> None:
     """Run a flow on local nodes with an embedded ZooKeeper, until it ends or Ctrl-C.
 
     FILE is a Python file that declares a dataflow, or an operator network in YAML.
@@ -153,7 +166,9 @@ def run(file: Path, directory: Path | None, nodes: int | None, standbys: int | N
     flow = load_flow(file)
     where = directory or Path(".unbroken") / flow.name
     signal.signal(signal.SIGTERM, _interrupt)
-    with LocalCluster(file, where, nodes=nodes, standbys=standbys, fresh=fresh) as cluster:
+    if metrics_port is None:
+        metrics_port = flow.settings.metrics_port or 0
+    with LocalCluster(file, where, nodes=nodes, standbys=standbys, fresh=fresh, metrics_port=metrics_port) as cluster:
         if cluster.resumed:
             out.print(f"{flow.name}: going on with the run in {cluster.directory}", highlight=False)
         out.print(f"{flow.name}: logs are in {cluster.logs}", highlight=False)
@@ -197,6 +212,12 @@ def _interrupt(*_: object) -> None:
     help="Where this node reaches another one, if not at the address it announces (or UNBROKEN_ROUTES, with spaces "
     "between them). May be repeated.",
 )
+@click.option(
+    "--metrics-port",
+    type=PORT,
+    help="Port for Prometheus and probes (/metrics, /ready, /live); 0 picks a free one. The flow's metrics_port by "
+    "default, which is off.",
+)
 def node(
     name: str | None,
     file: Path,
@@ -209,6 +230,7 @@ def node(
     spark_master: str | None,
     standby: bool,
     routes: tuple[str, ...],
+    metrics_port: int | None,
 ) -> None:
     """Join a node to a flow, on this machine or another one.
 
@@ -240,6 +262,7 @@ def node(
         spark_master=spark_master,
         standby=standby,
         routes=Routes.parse(routes),
+        metrics_port=metrics_port,
     )
     try:
         run_node(options)

@@ -26,6 +26,7 @@ from unbroken.cluster.documents import (
     root_of,
     topology_bytes,
 )
+from unbroken.cluster.failovers import Failovers
 from unbroken.cluster.programs import Programs
 from unbroken.protocol.absence import Absence
 from unbroken.protocol.avoidance import Avoidance
@@ -66,9 +67,11 @@ class Controller:
     connected: Callable[[], Collection[NodeId]]
     avoidance: Avoidance = field(default_factory=Avoidance)
     absence: Absence = field(init=False)
+    failovers: Failovers = field(init=False)
 
     def __post_init__(self) -> None:
         self.absence = Absence(self.me, self.settings.return_grace_s)
+        self.failovers = Failovers(self.me)
 
     def take_office(self) -> None:
         self.absence.forget()
@@ -92,6 +95,7 @@ class Controller:
         if not self._publish(decision, stat.version, situation_version):
             return
         self._note_failures(current, decision.layout, situation)
+        self.failovers.decided(current, decision.layout, situation)
         self._tidy(decision.layout)
         self._tell(decision)
 

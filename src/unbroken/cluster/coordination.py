@@ -105,6 +105,7 @@ class Coordination:
         self._controller = Controller(
             client, flow, me.node, programs, settings, callbacks.tell, callbacks.linked, callbacks.connected
         )
+        self._controlling = False
         self._office = Office(client, flow, me.node, callbacks.connected, self.report)
         self._suspicions: dict[NodeId, Suspicion] = {}
         self._to_be_written = threading.Event()
@@ -120,6 +121,14 @@ class Coordination:
     def client(self) -> KazooClient:
         """The session with ZooKeeper, for those who keep other documents of the flow there."""
         return self._client
+
+    def facts(self) -> dict[str, Any]:
+        """How this node stands with ZooKeeper, for its status."""
+        return {
+            "connected": bool(self._client.connected),
+            "controller": self._controlling,
+            "failovers": self._controller.failovers.counts(),
+        }
 
     def start(self) -> None:
         """Join the flow; raises UnbrokenError if the name is taken."""
@@ -248,13 +257,18 @@ class Coordination:
                 self._jobs.put(lambda: self._take_layout(layout))
 
     def _take_layout(self, layout: Layout) -> None:
+        self._controller.failovers.layout_changed(layout)
         self._callbacks.layout(layout)
         self._changed.set()
 
     def _on_in_sync(self, data: bytes | None, stat: Any) -> None:
         if data:
-            self._callbacks.in_sync(in_sync_from(data, stat.version))
+            self._take_in_sync(in_sync_from(data, stat.version))
             self._changed.set()
+
+    def _take_in_sync(self, sync: InSync) -> None:
+        self._controller.failovers.in_sync_changed(sync)
+        self._callbacks.in_sync(sync)
 
     # --- documents ------------------------------------------------------------------------------------
 
@@ -278,7 +292,7 @@ class Coordination:
                 log.info("the in-sync set was changed by another member first")
                 break
         data, stat = self._client.get(path)
-        self._callbacks.in_sync(in_sync_from(data, stat.version))
+        self._take_in_sync(in_sync_from(data, stat.version))
 
     def _ask_to_write_suspicions(self) -> None:
         # One job that waits is enough for all changes: links that come and go must not fill the queue.
@@ -362,6 +376,13 @@ class Coordination:
         """Run while elected."""
         log.info("%s is the controller", self._me.node)
         self._controller.take_office()
+        self._controlling = True
+        try:
+            self._hold_office()
+        finally:
+            self._controlling = False
+
+    def _hold_office(self) -> None:
         session = self._client.client_id
         # The office belongs to the session; compare-and-set keeps a late decision from doing harm.
         while not self._closed.is_set() and self._client.connected and self._client.client_id == session:

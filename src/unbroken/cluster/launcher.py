@@ -38,7 +38,8 @@ class LocalCluster:
     """Starts a flow's nodes, watches over them and ends them.
 
     A directory that an earlier run has left is gone on with, unless it is to be ``fresh``. With ``supervise`` a node
-    that dies is started again by ``tend``.
+    that dies is started again by ``tend``. Nodes count up from ``metrics_port`` (0: each takes a free one); without it
+    the flow's setting holds.
 
     Directory layout: ``logs/`` one file per process, ``token``, ``zookeeper/``, one directory per node, and
     ``dead-letters/``.
@@ -53,6 +54,7 @@ class LocalCluster:
         standbys: int | None = None,
         fresh: bool = False,
         supervise: bool = True,
+        metrics_port: int | None = None,
     ) -> None:
         self.flow_file = flow_file.resolve()
         self.directory = directory.resolve()
@@ -61,6 +63,7 @@ class LocalCluster:
         self.topology = build_topology(self.flow, self.count)
         self.logs = self.directory / "logs"
         self.standbys = self.flow.settings.standbys if standbys is None else standbys
+        self.metrics_port = self.flow.settings.metrics_port if metrics_port is None else metrics_port
         self.resumed = self._prepare(fresh)
         # The token comes first: it marks the directory as a run's own.
         token_file = self.directory / "token"
@@ -95,6 +98,7 @@ class LocalCluster:
             *("--dir", str(self.directory / name), "--token-file", str(self.directory / "token")),
             *("--nodes", str(self.count)),
             *(["--standby"] if standby else []),
+            *self._metrics_option(name),
         ]
         environment = {**os.environ, **java_environment(), "PYSPARK_PYTHON": sys.executable}
         self.nodes[name] = spawn(command, log_file=self.logs / f"{name}.log", env=environment)
@@ -203,6 +207,16 @@ class LocalCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         write_shape(self.directory, shape)
         return False
+
+    def _metrics_option(self, name: str) -> list[str]:
+        """The port of a node's metrics: the same again whenever it is started, and another than those of the others."""
+        if self.metrics_port is None:
+            return []
+        kind, _, number = name.rpartition("-")
+        if not self.metrics_port or not number.isdigit():
+            return ["--metrics-port", "0"]
+        place = int(number) - 1 + (self.count if kind == "standby" else 0)
+        return ["--metrics-port", str(self.metrics_port + place)]
 
     def _restart_zookeeper(self) -> str:
         try:

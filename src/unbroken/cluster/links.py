@@ -29,6 +29,7 @@ class Links:
         self._known: set[NodeId] = {node.name}
         self._connected: set[NodeId] = {node.name}
         self._latest = Latest()
+        self._ended: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._handlers = LinkHandlers(
             up=self._up,
@@ -75,7 +76,7 @@ class Links:
 
     def traffic(self) -> Counter[str]:
         """Bytes of messages sent, by purpose."""
-        out: Counter[str] = Counter()
+        out = self._ended.copy()
         for link in list(self._links.values()):
             out.update(link.bytes_sent)
         return out
@@ -99,6 +100,7 @@ class Links:
             return
         if link is not None:
             link.close()
+            self._ended += link.bytes_sent
         settings = self._node.settings
         self._links[member.node] = Link(
             self._node.name,

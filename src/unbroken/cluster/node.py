@@ -141,6 +141,8 @@ class Node:
         self.orders = Orders(self)
         self.forks = Forks(self)
         self.failure: str | None = None
+        self.metrics = ""
+        """Where this node's metrics are read, as host:port; nowhere if it is empty."""
         self.snapshots: Snapshots | None = None
         self.warm_up: WarmUp | None = None
         self._events: queue.Queue[tuple[Event, Any]] = queue.Queue(EVENT_LIMIT)
@@ -385,10 +387,9 @@ class Node:
         with self._lock:
             return node_status(self, progress)
 
-    def traffic(self) -> dict[str, int]:
-        """Bytes by purpose: what came in as units and state, and what went out as messages."""
-        assert self.protocol is not None
-        return dict(self.protocol.traffic + self.links.traffic())
+    def silence_s(self) -> float | None:
+        """For how long the loop has not turned; None before it begins."""
+        return None if self.protocol is None else max(0.0, time.monotonic() - self.protocol.seen_ms / 1000)
 
     def cut_info(self, replica: ReplicaId, number: int, noted: Cut) -> CutInfo:
         """Pulse and cut time of a micro-batch that the gate has released; Spark may have ``noted`` its cut."""

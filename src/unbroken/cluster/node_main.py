@@ -28,6 +28,7 @@ from unbroken.connectors.push import Push
 from unbroken.connectors.push_http import PushServer
 from unbroken.errors import UnbrokenError
 from unbroken.flow import Dataflow
+from unbroken.metrics.server import MetricsServer
 from unbroken.plan import build_topology, load_flow
 from unbroken.program import Program
 from unbroken.spark.analysis import analyse
@@ -59,6 +60,7 @@ class NodeOptions:
     spark_master: str | None = None
     standby: bool = False
     routes: Routes = field(default_factory=Routes)
+    metrics_port: int | None = None
 
 
 def run_node(options: NodeOptions) -> None:
@@ -87,6 +89,7 @@ def run_node(options: NodeOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
     push = _push_server(node, flow, options)
+    metrics = _metrics_server(node, flow, options)
     me = _member(options, node, disk, "" if push is None else f"{options.host}:{push.port}")
     callbacks = Callbacks(
         lambda members: node.on_members(options.routes.applied(members)),
@@ -121,6 +124,8 @@ def run_node(options: NodeOptions) -> None:
     finally:
         if push is not None:
             push.stop(2)
+        if metrics is not None:
+            metrics.stop(2)
         node.close()
         _stop_session(session)
         if node.server.stuck:
@@ -179,6 +184,18 @@ def _log_thread_failure(failure: threading.ExceptHookArgs) -> None:
     # SystemExit ends a thread on purpose; Python's own hook is silent about it, too.
     if error is not None and not isinstance(error, SystemExit):
         log.error("%s failed: %s: %s", name, type(error).__name__, error, exc_info=error)
+
+
+def _metrics_server(node: Node, flow: Dataflow, options: NodeOptions) -> MetricsServer | None:
+    """HTTP for monitoring systems, if a port was given here or in the flow."""
+    port = flow.settings.metrics_port if options.metrics_port is None else options.metrics_port
+    if port is None:
+        return None
+    server = MetricsServer(options.host, port, flow.name, node.name, status=node.status, silence_s=node.silence_s)
+    server.start()
+    node.metrics = server.address
+    log.info("metrics are at http://%s/metrics", server.address)
+    return server
 
 
 def _push_server(node: Node, flow: Dataflow, options: NodeOptions) -> PushServer | None:

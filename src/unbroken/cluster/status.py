@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from unbroken.cluster.health import redundancy, timing
 from unbroken.protocol.cuts import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from unbroken.cluster.node import Node
+    from unbroken.protocol.delivery import HedgedDelivery
     from unbroken.protocol.ids import ReplicaId, StreamId
     from unbroken.protocol.outbox import Outbox
     from unbroken.protocol.replica import SegmentReplica
@@ -43,9 +46,14 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
         "state": "starting",
         "story": [{"time_ms": when, "sentence": sentence} for when, sentence in list(node.story)[-50:]],
     }
+    if node.metrics:
+        out["metrics"] = node.metrics
+    if node.coordination is not None:
+        out["coordination"] = node.coordination.facts()
     protocol = node.protocol
     if protocol is None:
         return out
+    now_ms, clock_ms = time.monotonic() * 1000, time.time() * 1000
     if all(name in node.runners or replica.stopped for name, replica in protocol.replicas.items()):
         out["state"] = "running"
     inboxes = [inbox for replica in protocol.replicas.values() for inbox in replica.inboxes.values()]
@@ -67,15 +75,21 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
             "produced": replica.produced,
             "final": replica.final,
             "lag_units": newest - replica.pulse,
+            **timing(protocol, replica, now_ms, clock_ms),
             **_consistency(node, replica),
             "feeds": {str(stream): sorted(feed.subscribed) for stream, feed in replica.feeds.items()},
             **progress.get(replica.replica, {}),
         }
         for replica in protocol.replicas.values()
     ]
+    out["redundancy"] = redundancy(protocol)
     out["held"] = {str(replica): copy.version for replica, copy in protocol.holding.copies.items()}
     out["sinks"] = {
-        str(stream): {"delivered": delivery.delivered, "written_here": node.hosting.sink_writes(stream)}
+        str(stream): {
+            "delivered": delivery.delivered,
+            "written_here": node.hosting.sink_writes(stream),
+            "waits_ms": _waits_ms(delivery, now_ms),
+        }
         for stream, delivery in protocol.sinks.deliveries.items()
     }
     out["outboxes"] = {
@@ -84,7 +98,8 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     }
     out["counters"] = dict(protocol.counters)
     out["divergences"] = [str(divergence) for divergence in protocol.comparison.divergences]
-    out["traffic"] = node.traffic()
+    received, sent = protocol.traffic, node.links.traffic()
+    out["received"], out["sent"], out["traffic"] = dict(received), dict(sent), dict(received + sent)
     out["overhead"] = overhead(out["traffic"])
     if protocol.sources is not None and node.ingress is not None:
         ingress = protocol.sources.log
@@ -112,7 +127,15 @@ def _consistency(node: Node, replica: SegmentReplica) -> dict[str, Any]:
         return {}
     lacking = sorted({stream.producer.part for stream in replica.starving()}) if watch.blocked else []
     fork = None if watch.fork is None else {"replica": str(watch.fork.replica), "pulse": watch.fork.done}
-    return {"consistency": watch.state.value, "lacking": lacking, "tentative": watch.given, "fork": fork}
+    pending = watch.given - watch.stable if watch.given else 0
+    told = {"tentative": watch.given, "tentative_units": pending, "fork": fork}
+    return {"consistency": watch.state.value, "lacking": lacking, **told}
+
+
+def _waits_ms(delivery: HedgedDelivery, now_ms: float) -> float:
+    """How long the oldest unit that a sink does not have yet has been ready; a replica of higher rank hedges first."""
+    due_ms = min(delivery.ready.values(), default=None)
+    return 0.0 if due_ms is None else round(max(0.0, now_ms - due_ms + delivery.rank * delivery.hedge_ms), 1)
 
 
 def _copied(node: Node, replica: ReplicaId) -> dict[str, Any]:

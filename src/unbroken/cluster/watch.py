@@ -95,6 +95,9 @@ def greet(cluster: LocalCluster, out: Console) -> None:
             f"generation {code['generation']} of the code runs, as {code['file']} was when the flow was upgraded; "
             f"{cluster.flow_file} differs from it. To go over to that, use unbroken upgrade {cluster.flow_file}"
         )
+    for state in states:
+        if state.get("metrics"):
+            say(f"metrics of {state['node']} are at http://{state['metrics']}/metrics")
     addresses = [state["push"] for state in states if state.get("push")]
     for name, source in cluster.flow.sources.items():
         if isinstance(source.connector, Push):

@@ -106,12 +106,13 @@ class Outbox:
     def subscribe(self, subscriber: str, after: int) -> bool:
         """Start sending from unit ``after + 1`` on; False if that unit has been dropped already.
 
-        What a consumer replica has received and not acknowledged waits in its bounded inbox, so its window
-        starts at its acknowledgement. Anybody else has taken what it has received.
+        What a consumer replica has received and not committed waits in its bounded inbox, so its window starts at what
+        it has said to have committed, however much longer that is kept for it. Anybody else has taken what it has
+        received.
         """
         counted = subscriber in self.names
         start = max(after, self.base)
-        acked = self.acked[self.names[subscriber]] if counted else start
+        acked = self._committed(self.names[subscriber]) if counted else start
         self.subscribers[subscriber] = Subscriber(start, start, acked, counted)
         self.absent.pop(subscriber, None)
         return after >= self.base
@@ -245,6 +246,9 @@ class Outbox:
         kept_after = max(0, self.last - self.retain)
         read = [entry.acked for entry in self.subscribers.values()] + list(self.absent.values())
         return max(kept_after, min(self.last, *read)) if read else kept_after
+
+    def _committed(self, replica: ReplicaId) -> int:
+        return max(self.acked[replica], self.heard[replica][0] if replica in self.heard else 0)
 
     def _kept_between(self, after: int, through: int) -> int:
         return sum(self.headers[n].size for n in range(max(after, self.base) + 1, min(through, self.last) + 1))

@@ -23,7 +23,7 @@ from unbroken.protocol.events import (
     Tick,
     UnitArrived,
 )
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
 from unbroken.protocol.ingress import ProposeInSync
 from unbroken.protocol.instructions import (
     AbandonFetch,
@@ -61,12 +61,11 @@ from unbroken.protocol.instructions import (
 )
 from unbroken.protocol.layout import INGRESS, Layout
 from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.orders import OrderRefused
 from unbroken.sim.buckets import BucketIngress
 from unbroken.sim.content import Content, Folded, is_fork
 from unbroken.sim.coordination import StoreClient
 from unbroken.sim.disk import Disk, ReplicaDisk
-from unbroken.sim.orders import Follower
+from unbroken.sim.orders import Orders
 from unbroken.sim.queries import Query
 from unbroken.sim.sources import Ingress
 
@@ -472,53 +471,3 @@ class NodeProcess:
 
 
 TICK = Tick()
-
-
-class Orders:
-    """A node's dealings with the order logs of its leader-ordered shards."""
-
-    def __init__(self, process: NodeProcess) -> None:
-        self._process = process
-        self._following: dict[ShardId, Follower] = {}
-
-    def follow(self, step: FollowOrders) -> None:
-        self._following[step.shard] = Follower(step.after)
-        self.look(step.shard)
-
-    def forget(self, shard: ShardId) -> None:
-        self._following.pop(shard, None)
-
-    def ask(self, request: Lead | Publish) -> None:
-        """Send the log what it is to take; out of reach of it, that is refused after a while."""
-        store = self._process.world.zookeeper
-        store.kernel.after(store.model.latency_ms, self._arrive, request)
-
-    def _arrive(self, request: Lead | Publish) -> None:
-        process, store = self._process, self._process.world.zookeeper
-        away = not store.up or not store.network.reaches(process.name, "zookeeper")
-        if away:
-            refused: OrderRefused | None = OrderRefused(request.shard, request.term, "the log is away")
-        else:
-            refused = store.take_order(process.name, process, request)
-        if refused is not None and process.alive:
-            answer = refused
-            process.later(store.model.retry_ms if away else store.model.latency_ms, lambda _: process.post(answer))
-
-    def look_at_all(self) -> None:
-        for shard in self._following:
-            self.look(shard)
-
-    def look(self, shard: ShardId) -> None:
-        """There may be something to read."""
-        store = self._process.world.zookeeper
-        if shard in self._following:
-            jitter = store.kernel.random("orders").random() * store.model.watch_ms
-            store.kernel.after(store.model.latency_ms + jitter, self._read, shard)
-
-    def _read(self, shard: ShardId) -> None:
-        process, store = self._process, self._process.world.zookeeper
-        while process.client.reachable and (follower := self._following.get(shard)) is not None:
-            news = follower.next(store.logs[shard], process)
-            if news is None:
-                return
-            process.post(news)

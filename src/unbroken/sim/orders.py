@@ -1,13 +1,17 @@
-"""Simulated order logs: one per leader-ordered shard, where only the newest term can add orders."""
+"""Simulated order logs: one per leader-ordered shard, where only the newest term can add orders; and who reads them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from unbroken.errors import require
 from unbroken.protocol.ids import NodeId, ShardId
-from unbroken.protocol.instructions import Lead, Publish
+from unbroken.protocol.instructions import FollowOrders, Lead, Publish
 from unbroken.protocol.orders import LeaderKnown, Order, Ordered, OrderRefused
+
+if TYPE_CHECKING:
+    from unbroken.sim.machine import NodeProcess
 
 
 @dataclass
@@ -59,3 +63,53 @@ class Follower:
             self.read += 1
             return Ordered(log.shard, (log.orders[self.read - 1],))
         return None
+
+
+class Orders:
+    """A node's dealings with the order logs of its leader-ordered shards."""
+
+    def __init__(self, process: NodeProcess) -> None:
+        self._process = process
+        self._following: dict[ShardId, Follower] = {}
+
+    def follow(self, step: FollowOrders) -> None:
+        self._following[step.shard] = Follower(step.after)
+        self.look(step.shard)
+
+    def forget(self, shard: ShardId) -> None:
+        self._following.pop(shard, None)
+
+    def ask(self, request: Lead | Publish) -> None:
+        """Send the log what it is to take; out of reach of it, that is refused after a while."""
+        store = self._process.world.zookeeper
+        store.kernel.after(store.model.latency_ms, self._arrive, request)
+
+    def _arrive(self, request: Lead | Publish) -> None:
+        process, store = self._process, self._process.world.zookeeper
+        away = not store.up or not store.network.reaches(process.name, "zookeeper")
+        if away:
+            refused: OrderRefused | None = OrderRefused(request.shard, request.term, "the log is away")
+        else:
+            refused = store.take_order(process.name, process, request)
+        if refused is not None and process.alive:
+            answer = refused
+            process.later(store.model.retry_ms if away else store.model.latency_ms, lambda _: process.post(answer))
+
+    def look_at_all(self) -> None:
+        for shard in self._following:
+            self.look(shard)
+
+    def look(self, shard: ShardId) -> None:
+        """There may be something to read."""
+        store = self._process.world.zookeeper
+        if shard in self._following:
+            jitter = store.kernel.random("orders").random() * store.model.watch_ms
+            store.kernel.after(store.model.latency_ms + jitter, self._read, shard)
+
+    def _read(self, shard: ShardId) -> None:
+        process, store = self._process, self._process.world.zookeeper
+        while process.client.reachable and (follower := self._following.get(shard)) is not None:
+            news = follower.next(store.logs[shard], process)
+            if news is None:
+                return
+            process.post(news)

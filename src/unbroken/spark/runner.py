@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 
 REASON_LIMIT = 500
 
+STATE_FILES = "rocksdbSstFileSize"
+"""Spark's name for the size of the files of a state, as of the last snapshot."""
+
 _BESIDE_THE_POINT = re.compile(r"at |File |Caused by|JVM stack|===|If you want to force|\.\.\. ")
 """Lines that follow the message of an error: the stack, and Spark's advice to switch its check of the state off."""
 
@@ -118,11 +121,19 @@ class QueryRunner:
         return "the query ended" if error is None else root_cause(str(error))
 
     def progress(self) -> dict[str, Any]:
-        """Where the last micro-batch spent its time."""
+        """Where the last micro-batch spent its time, and how large the state is since."""
         last = None if self._query is None else self._query.lastProgress
         if last is None:
             return {}
-        return {"duration_ms": dict(last.durationMs), "batch": last.batchId}
+        return {
+            "duration_ms": dict(last.durationMs),
+            "batch": last.batchId,
+            "input_rows": last.numInputRows,
+            # How many rows there are in all is not known: RocksDB would have to look for each one it is given.
+            "state_rows_updated": sum(operator.numRowsUpdated for operator in last.stateOperators),
+            "state_memory": sum(operator.memoryUsedBytes for operator in last.stateOperators),
+            "state_files": sum(operator.customMetrics.get(STATE_FILES, 0) for operator in last.stateOperators),
+        }
 
     def _input(self, name: str) -> DataFrame:
         around = self._around

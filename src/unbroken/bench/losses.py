@@ -1,0 +1,55 @@
+"""The ways in which a measured flow loses a node: killed, frozen for a while, or stopped properly and restarted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from unbroken.bench.observed import LOOK_S
+
+if TYPE_CHECKING:
+    from unbroken.bench.observed import Observed
+
+FROZEN_S = 12.0
+"""How long a frozen node stays so: three times the session time-out, so that it is given up before it is back."""
+
+STOP_S = 20.0
+"""How long a node may take to end when it is asked to; then it is killed."""
+
+
+class Loss(Enum):
+    """What is done to a node. Links between nodes are cut in tests only, which bring a network of their own for it."""
+
+    KILL = "kill -9"
+    FREEZE = "freeze"
+    RESTART = "graceful restart"
+
+
+def lose(run: Observed, node: str, loss: Loss, *, restart: bool) -> float:
+    """Do it, and what follows: a frozen node is thawed; one that was killed is started again if it is to ``restart``.
+
+    Returns when it began, in ms since the epoch, as soon as nothing is left to be done.
+    """
+    process, began_ms = run.cluster.nodes[node], time.time() * 1000
+    if loss is Loss.FREEZE:
+        process.freeze()
+        try:
+            _wait(FROZEN_S, run.reader.ended)
+        finally:
+            process.thaw()
+    elif loss is Loss.RESTART:
+        process.stop(STOP_S)
+        run.cluster.start_node(node)
+    else:
+        run.kill(node)
+        if restart:
+            run.restart(node)
+    return began_ms
+
+
+def _wait(seconds: float, ended: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not ended():
+        time.sleep(LOOK_S)

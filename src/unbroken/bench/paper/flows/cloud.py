@@ -1,0 +1,92 @@
+"""Events of a cloud's customers against rules that control events set, for `saas`.
+
+Two sources, each filtered; two joins side by side, of events with the rules for their kind and for their customer; and
+a segment that makes the notifications of each violation. The filters are in the segments with the joins, as neighbours
+are merged into one task in the paper's system, too.
+
+Pulses are at least as long as they are told, and longer if the machine does not come along.
+
+Environment: UNBROKEN_BENCH_WAY (see ``ways``), UNBROKEN_BENCH_RATE (events per second), UNBROKEN_BENCH_SHARDS (of the
+last segment), UNBROKEN_BENCH_NODES, UNBROKEN_BENCH_SECONDS and UNBROKEN_BENCH_PULSE_MS.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from unbroken.bench.paper import cloud
+from unbroken.bench.paper.ways import arguments
+from unbroken.connectors.generator import Generator
+from unbroken.connectors.sinks import Client
+from unbroken.flow import Dataflow
+
+WAY = os.environ.get("UNBROKEN_BENCH_WAY", "pulse")
+RATE = int(os.environ.get("UNBROKEN_BENCH_RATE", "1000"))
+SHARDS = int(os.environ.get("UNBROKEN_BENCH_SHARDS", "1"))
+NODES = int(os.environ.get("UNBROKEN_BENCH_NODES", "2"))
+SECONDS = int(os.environ.get("UNBROKEN_BENCH_SECONDS", "60"))
+PULSE_MS = float(os.environ.get("UNBROKEN_BENCH_PULSE_MS", "800"))
+
+WATERMARK = "1 second"
+"""Times grow with the numbers of rows, so that none is late."""
+
+flow = Dataflow("cloud", nodes=NODES, pulse_min=PULSE_MS, pulse_start=PULSE_MS, transfers=1)
+events = flow.source(
+    "events",
+    Generator(cloud.Events(RATE), schema=cloud.EVENTS, rate=RATE, limit=RATE * SECONDS),
+)
+control = flow.source(
+    "control",
+    Generator(
+        cloud.Control(),
+        schema=cloud.CONTROL,
+        rate=cloud.CONTROL_RATE,
+        limit=int(cloud.CONTROL_RATE * SECONDS),
+    ),
+)
+
+
+def watched(events: DataFrame) -> DataFrame:
+    """Events of the kinds that somebody looks at."""
+    return events.where(F.col("kind") < cloud.WATCHED).withWatermark("at", WATERMARK)
+
+
+def in_use(control: DataFrame, scope: str) -> DataFrame:
+    """Rules of a kind that are not switched off."""
+    rules = control.where((F.col("scope") == scope) & F.col("enabled"))
+    return rules.select("m", "key", "level", "actions", "since").withWatermark("since", WATERMARK)
+
+
+def violations(events: DataFrame, control: DataFrame, scope: str) -> DataFrame:
+    """Events that violate the rule that is in force for them."""
+    ends = f"since + INTERVAL {cloud.VALID_S} SECONDS"
+    violated = F.expr(f"{scope} = key AND at >= since AND at < {ends} AND value >= level")
+    found = watched(events).join(in_use(control, scope), violated)
+    return found.select("n", "tenant", "m", "actions", F.unix_millis("cut").alias("cut_ms"))
+
+
+how: dict[str, Any] = arguments(WAY)
+
+
+@flow.segment(events, control, cut_time="cut", **how)
+def by_kind(events: DataFrame, control: DataFrame) -> DataFrame:
+    return violations(events, control, "kind")
+
+
+@flow.segment(events, control, cut_time="cut", **how)
+def by_tenant(events: DataFrame, control: DataFrame) -> DataFrame:
+    return violations(events, control, "tenant")
+
+
+@flow.segment(by_kind, by_tenant, shards=SHARDS, shard_by=["tenant"] if SHARDS > 1 else (), **how)
+def notified(by_kind: DataFrame, by_tenant: DataFrame) -> DataFrame:
+    """As many notifications for each violation as its rule asks for."""
+    actions = F.explode(F.sequence(F.lit(1).cast("long"), F.col("actions")))
+    return by_kind.unionByName(by_tenant).select("n", "m", actions.alias("action"), "cut_ms")
+
+
+flow.sink("live", notified, Client())

@@ -1,0 +1,304 @@
+"""Figure 8 of Flux and what its section says of overhead: a machine dies under the monitoring flow; what pairs cost.
+
+Results per second and their latency around a kill, the state that was moved and the time that took. Then the rate that
+a flow without replicas, one with two whole copies and one with a replica of every shard can take in, where processors
+are the limit.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from unbroken.bench.figures import STEADY_S, Samples, judge
+from unbroken.bench.observed import END_SLACK_S, START_S, Observed, Reader, observed
+from unbroken.bench.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, compared, number
+from unbroken.demo.chart import output_rate
+from unbroken.demo.packets import KINDS
+from unbroken.demo.runner import choose_victim
+from unbroken.errors import UnbrokenError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from matplotlib.figure import Figure
+
+FLOW = "paper/flows/monitoring.py"
+RECOVERY, OVERHEAD = "recovery", "overhead"
+WAYS: dict[str, dict[str, Any]] = {
+    "no replicas": {"REPLICAS": 1},
+    "cluster pairs": {"REPLICAS": 2, "PAIRS": "cluster"},
+    "partition pairs": {"REPLICAS": 2, "PAIRS": "partition"},
+}
+RATE = 2_000
+WORK = 4
+"""Rounds of hashing for each packet, which make the first segment the one that takes most of the processors."""
+
+SHOWN_S = 20
+"""Seconds before the kill that are drawn."""
+
+SETTLED_MS = 2_500.0
+SETTLE_S = 20.0
+TOOK_OVER = re.compile(
+    r"^(\S+) took over ([\d.]+) MB at version \d+ from \S+ in ([\d.]+) s and caught up in ([\d.]+) s"
+)
+
+
+class SessionReader(Reader):
+    """Counts the sessions of each application and source: as many have to end as there are groups of packets."""
+
+    def counted(self, table: pa.Table) -> Iterable[tuple[Hashable, int]]:
+        app, src, sessions = (table[name].to_pylist() for name in ("app", "src", "sessions"))
+        return zip(zip(app, src, strict=True), sessions, strict=True)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The state that replicas took over after the kill: all bytes, and the times that the copies took together."""
+
+    megabytes: float
+    copied_s: float
+    caught_up_s: float
+    replicas: int
+
+    @classmethod
+    def of(cls, sentences: Iterable[str]) -> Moved:
+        """Each replica that took over state tells of it once; it may be told by several nodes."""
+        found = {match[1]: match for sentence in sentences if (match := TOOK_OVER.match(sentence))}
+        size, copied, caught_up = (round(sum(float(match[n]) for match in found.values()), 2) for n in (2, 3, 4))
+        return cls(size, copied, caught_up, len(found))
+
+
+class Pairs(Experiment):
+    """A failure that is masked, and what it costs to be ready for it."""
+
+    name = "flux-fig8"
+    title = "Network monitoring loses a machine; what pairs cost"
+    source = "Shah et al., 2004, Figure 8 and section 5.4"
+    paper: ClassVar = (
+        PaperValue("input rate during the kill of one of four machines", "42,000 tuples/s, constant, nothing dropped"),
+        PaperValue("state transferred, time", "8.5 MB in 941 ms"),
+        PaperValue("output while state is moved", "drops after about 0.25 s, then a spike, normal about 1 s later"),
+        PaperValue("input rate, processor-bound: single dataflow", "82,000 tuples/s"),
+        PaperValue("input rate, processor-bound: cluster pairs", "40,000 tuples/s (0.49 of the single one)"),
+        PaperValue("input rate, processor-bound: partition pairs", "36,000 tuples/s (0.90 of cluster pairs)"),
+    )
+
+    def scale(self, size: Size) -> str:
+        return (
+            f"Paper: five machines, 42,000 tuples/s. Here: three nodes and a spare on one machine, {_rate(size):,} "
+            "packets/s with the kill; two nodes at saturation"
+        )
+
+    def cases(self, size: Size) -> Sequence[Row]:
+        recovery = {"part": RECOVERY, "way": "partition pairs"}
+        if size.quick:
+            return [recovery]
+        return [recovery, *({"part": OVERHEAD, "way": way} for way in WAYS)]
+
+    def measure(self, case: Row, size: Size, say: Say) -> Rows:
+        if case["part"] == OVERHEAD:
+            return [_saturate(WAYS[str(case["way"])], size)]
+        return _lose_a_machine(size, say)
+
+    def draw(self, rows: Rows, figure: Figure) -> None:
+        course = [row for row in rows if row["part"] == RECOVERY and number(row, "second") is not None]
+        rates = {str(row["way"]): number(row, "rows_per_s") for row in rows if row["part"] == OVERHEAD}
+        grid = figure.add_gridspec(2, 3 if rates else 2)
+        upper, lower = figure.add_subplot(grid[0, :2]), figure.add_subplot(grid[1, :2])
+        seconds = [number(row, "second") or 0.0 for row in course]
+        for axes, column, label, color in (
+            (upper, "results_per_s", "results per second", "#1f6f8b"),
+            (lower, "latency_ms", "mean latency in ms", "#5b4b8a"),
+        ):
+            values = [number(row, column) for row in course]
+            axes.plot(seconds, [np.nan if value is None else value for value in values], color=color)
+            axes.axvline(0, color="#c0392b", linewidth=1.2)
+            axes.set_ylim(bottom=0)
+            axes.set_ylabel(label)
+            axes.spines[["top", "right"]].set_visible(False)
+        restored = _summary(rows).get("restored_s")
+        if restored:
+            for axes in (upper, lower):
+                axes.axvline(float(restored), color="0.6", linestyle="--", linewidth=1)
+            upper.annotate(" redundant again", (float(restored), 0.05), xycoords=("data", "axes fraction"), fontsize=7)
+        lower.set_xlabel("seconds since the kill")
+        if rates:
+            right = figure.add_subplot(grid[:, 2])
+            bars = right.bar(list(rates), [value or 0.0 for value in rates.values()], color="#1f6f8b")
+            right.bar_label(bars, fmt="{:,.0f}", fontsize=7)
+            right.set_ylabel("packets per second at saturation")
+            right.tick_params(axis="x", labelrotation=30, labelsize=8)
+            right.spines[["top", "right"]].set_visible(False)
+
+    def findings(self, rows: Rows) -> Sequence[str]:
+        return [*_recovery_findings(_summary(rows)), *_overhead_findings(rows)]
+
+
+# --- a machine dies -----------------------------------------------------------------------------------
+
+
+def _lose_a_machine(size: Size, say: Say) -> Rows:
+    rate, warm_s = _rate(size), size.of(25.0, 2.0)
+    steady_s, after_s = size.of(float(SHOWN_S), 4.0), size.of(50.0, 8.0)
+    seconds = int(START_S + warm_s + steady_s + after_s)
+    load = {"RATE": rate, "ROWS": rate * seconds, "NODES": 3, "REPLICAS": 2, "STANDBYS": int(size.of(1, 0))}
+    with observed(FLOW, load, SessionReader) as run:
+        run.settle(warm_s, SETTLED_MS, warm_s + size.of(SETTLE_S, 0.0))
+        _stay(run, steady_s)
+        victim = choose_victim(run.cluster.status())
+        killed_ms = run.kill(victim)
+        say(f"{victim} killed")
+        restored_ms = None if size.quick else run.await_redundancy(victim, after_s + END_SLACK_S)
+        run.await_end(seconds + END_SLACK_S)
+        told, bytes_moved = Moved.of(run.story()), run.state_moved()
+    samples, lost = run.reader.samples, run.reader.lost(rate * seconds // len(KINDS))
+    return [
+        *course(samples, killed_ms),
+        {
+            "restored_s": None if restored_ms is None else (restored_ms - killed_ms) / 1000,
+            "state_bytes": bytes_moved,
+            "state_mb": told.megabytes,
+            "copied_s": told.copied_s,
+            "caught_up_s": told.caught_up_s,
+            "replicas_moved": told.replicas,
+            **_judged(samples, killed_ms, restored_ms),
+            "lost": lost,
+            "duplicated": run.reader.duplicated,
+        },
+    ]
+
+
+def course(samples: Samples, killed_ms: float) -> list[Row]:
+    """Results per second and their mean latency, for each second around the kill; a second without any has none."""
+    inorder = sorted(samples, key=lambda sample: sample.arrived_ms)
+    latencies: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for sample in inorder:
+        latencies[int((sample.arrived_ms - killed_ms) // 1000)].append((sample.latency_ms, max(1, sample.rows)))
+    rows: list[Row] = []
+    for middle, rate in zip(*output_rate(inorder, killed_ms), strict=True):
+        second = int(np.floor(middle))
+        if second < -SHOWN_S:
+            continue
+        found = latencies.get(second, [])
+        weight = sum(count for _, count in found)
+        mean = sum(value * count for value, count in found) / weight if found else None
+        rows.append({"second": second, "results_per_s": round(rate, 1), "latency_ms": mean})
+    return rows
+
+
+def _judged(samples: Samples, killed_ms: float, restored_ms: float | None) -> dict[str, Any]:
+    figures = judge(samples, killed_ms, float("inf") if restored_ms is None else restored_ms)
+    before, during = (figures["latency_ms"][phase] for phase in ("before", "during"))
+    return {
+        "pulse_ms": figures["pulse_ms"],
+        "p50_before_ms": before["p50"],
+        "max_before_ms": before["max"],
+        "p50_during_ms": during["p50"],
+        "max_during_ms": during["max"],
+        "gap_before_ms": figures["gap_ms"]["before"],
+        "gap_during_ms": figures["gap_ms"]["during"],
+    }
+
+
+# --- what pairs cost ----------------------------------------------------------------------------------
+
+
+def _saturate(way: dict[str, Any], size: Size) -> Row:
+    """Packets per second that a flow takes in when it gets as many as it can take."""
+    batch, warm_s, measured_s = int(size.of(40_000, 5_000)), size.of(30.0, 3.0), size.of(40.0, 5.0)
+    load = {"RATE": 0, "ROWS": 10**9, "BATCH": batch, "NODES": 2, "WORK": WORK, "PAIRS": "partition", **way}
+    with observed(FLOW, load, SessionReader) as run:
+        _stay(run, warm_s)
+        begin_ms = time.time() * 1000
+        _stay(run, measured_s)
+        samples = [sample for sample in run.reader.samples if sample.arrived_ms >= begin_ms]
+    return {"rows_per_s": taken_per_s(samples, batch), "units": len(samples)}
+
+
+def taken_per_s(samples: Samples, batch: int) -> float:
+    """Rows per second between the first and the last result; every pulse has ``batch`` rows."""
+    inorder = sorted(samples, key=lambda sample: sample.arrived_ms)
+    if len(inorder) < 2:
+        raise UnbrokenError("fewer than two results came at saturation; the machine may be too busy: try again alone")
+    first, last = inorder[0], inorder[-1]
+    return (last.pulse - first.pulse) * batch / (last.arrived_ms - first.arrived_ms) * 1000
+
+
+def _stay(run: Observed, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if run.reader.ended():
+            raise UnbrokenError("the flow ended too early; the machine may be too busy: try again alone")
+        time.sleep(0.1)
+
+
+# --- in words -----------------------------------------------------------------------------------------
+
+
+def _summary(rows: Rows) -> dict[str, Any]:
+    """The row of the recovery that is about all of it."""
+    found = [row for row in rows if row["part"] == RECOVERY and number(row, "second") is None]
+    return (
+        {} if not found else {name: number(found[0], name) for name in found[0] if name not in ("part", "way", "error")}
+    )
+
+
+def _recovery_findings(summary: dict[str, Any]) -> list[str]:
+    if not summary:
+        return []
+    out = [
+        f"{summary['lost']:,.0f} sessions were lost and {summary['duplicated']:,.0f} results came twice; the longest "
+        f"time without results was {_ms(summary['gap_before_ms'])} in the {STEADY_S:g} s before the kill and "
+        f"{_ms(summary['gap_during_ms'])} after it, the largest latency {_ms(summary['max_before_ms'])} and "
+        f"{_ms(summary['max_during_ms'])}.",
+    ]
+    if summary["restored_s"] is not None:
+        out.append(
+            f"{summary['replicas_moved']:.0f} replicas took over {summary['state_mb']:.1f} MB of state; the copies "
+            f"took {summary['copied_s']:.1f} s and catching up {summary['caught_up_s']:.1f} s, one after the other; "
+            f"redundancy was back {summary['restored_s']:.1f} s after the kill."
+        )
+    masked = summary["gap_during_ms"] <= summary["gap_before_ms"] + summary["pulse_ms"]
+    what = "masked: the time between results grew by no" if masked else "noticed: the time between results grew by"
+    out.append(compared(masked, f"the failure is {what} more than a pulse."))
+    out.append(
+        compared(
+            False, "replicas that are left go on while state is copied, so the stall during state movement is absent."
+        )
+        if masked
+        else compared(True, "results come less often for a while after the kill.")
+    )
+    return out
+
+
+def _overhead_findings(rows: Rows) -> list[str]:
+    rates = {str(row["way"]): number(row, "rows_per_s") for row in rows if row["part"] == OVERHEAD}
+    single, cluster, partition = (rates.get(way) for way in WAYS)
+    if not single or not cluster or not partition:
+        return []
+    return [
+        f"At saturation {single:,.0f} packets/s without replicas, {cluster:,.0f} with cluster pairs and "
+        f"{partition:,.0f} with partition pairs.",
+        compared(
+            0.35 <= cluster / single <= 0.65,
+            f"cluster pairs take in {cluster / single:.2f} of what a flow without replicas does (paper: 0.49).",
+        ),
+        compared(
+            0.75 <= partition / cluster <= 1.05,
+            f"partition pairs take in {partition / cluster:.2f} of what cluster pairs do (paper: 0.90).",
+        ),
+    ]
+
+
+def _ms(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.0f} ms"
+
+
+def _rate(size: Size) -> int:
+    return int(size.of(RATE, 500))

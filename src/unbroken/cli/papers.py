@@ -1,0 +1,69 @@
+"""Commands that repeat the experiments of the papers, and show them: ``bench paper`` and ``bench results``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from unbroken.cli.measuring import AS_JSON, say
+from unbroken.cli.shared import EXIT_FAILED, out
+
+
+@click.command("paper")
+@click.argument("names", nargs=-1, metavar="NAME...")
+@click.option("--list", "listed", is_flag=True, help="Say which experiments there are, and end.")
+@click.option("--out", "directory", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
+@click.option("--quick", is_flag=True, help="Tiny: shows that an experiment runs, and measures nothing worth keeping.")
+@click.option("--redraw", is_flag=True, help="Only draw and describe again what was measured before.")
+@AS_JSON
+def bench_paper(
+    names: tuple[str, ...], listed: bool, directory: Path, quick: bool, redraw: bool, as_json: bool
+) -> None:
+    """Repeat experiments of the papers on the real system: NAME.csv, NAME.png and NAME.json for each.
+
+    Example: unbroken bench paper mib1 faults
+    """
+    from unbroken.bench.paper.experiment import Size
+    from unbroken.bench.paper.records import redraw as redrawn
+    from unbroken.bench.paper.records import run_and_keep
+    from unbroken.bench.paper.registry import experiment_of
+    from unbroken.bench.paper.registry import names as known
+
+    if listed or not names:
+        for name in known():
+            found = experiment_of(name)
+            out.print(f"{name:16} {found.title} ({found.source})", highlight=False, markup=False)
+        return
+    failed, size = False, Size(quick)
+    for experiment in [experiment_of(name) for name in names]:
+        kept = redrawn(experiment, directory) if redraw else run_and_keep(experiment, directory, size, say)
+        failed = failed or bool(kept.failed)
+        if as_json:
+            click.echo(json.dumps(kept.to_json()))
+        else:
+            for sentence in [*kept.findings, *(f"failed: {error}" for error in kept.failed)]:
+                out.print(f"{experiment.name}: {sentence}", highlight=False, markup=False)
+    sys.exit(EXIT_FAILED if failed else 0)
+
+
+@click.command("results")
+@click.option("--from", "directory", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
+@click.option("--out", "page", type=click.Path(path_type=Path), default=Path("docs/results.md"), show_default=True)
+def bench_results(directory: Path, page: Path) -> None:
+    """Write the page of results from what `bench paper` left in a directory.
+
+    Example: unbroken bench results --from docs/results --out docs/results.md
+    """
+    from unbroken.bench.paper.registry import names as known
+    from unbroken.bench.paper.results import write_page
+
+    shown = write_page(directory, page)
+    missing = [name for name in known() if name not in shown]
+    rest = f"; not yet run: {', '.join(missing)}" if missing else ""
+    out.print(f"{page}: {len(shown)} experiments{rest}", highlight=False, markup=False, soft_wrap=True)
+
+
+COMMANDS = (bench_paper, bench_results)

@@ -1,0 +1,1 @@
+"""What monitoring systems ask a node: metrics for Prometheus, and whether the node is ready and alive."""

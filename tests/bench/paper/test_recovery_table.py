@@ -1,0 +1,75 @@
+"""Failures by strategies: what is kept of each run, and the experiment itself with one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.paper.trying import drawn, try_out
+from unbroken.bench.losses import FROZEN_S, Loss
+from unbroken.bench.paper.experiment import Row, Size, number
+from unbroken.bench.paper.losing import row_of, trial_of
+from unbroken.bench.paper.recovery_table import RecoveryTable
+from unbroken.bench.strategies import RESTART_S, STRATEGIES, Trial
+
+FIGURES: dict[str, Any] = {
+    "overhead": 1.0,
+    "cpu_cores": 0.9,
+    "pulse_ms": 750.0,
+    "latency_ms": {"before": {"p50": 400.0, "p99": 500.0, "max": 510.0}},
+    "detection_s": 0.05,
+    "partial_s": {"from_kill": 0.34, "from_detection": 0.29},
+    "full_s": {"from_kill": 0.34, "from_detection": 0.29},
+    "gap_ms": {"before": 820.0, "after": 1_180.0},
+    "lost": 0,
+    "duplicated": 0,
+    "missing_units": 0,
+    "controlled": False,
+}
+
+
+def rows() -> list[Row]:
+    return [
+        {**case, **row_of({**FIGURES, "gap_ms": {"before": 800.0, "after": 1_000.0 * (place + 1)}})}
+        for place, case in enumerate(RecoveryTable().cases(Size()))
+    ]
+
+
+def test_every_failure_is_tried_with_every_strategy() -> None:
+    cases = RecoveryTable().cases(Size())
+    assert len(cases) == len(Loss) * len(STRATEGIES) == len({tuple(case.values()) for case in cases})
+    assert len(RecoveryTable().cases(Size(quick=True))) == 1
+
+
+def test_a_row_has_times_in_seconds() -> None:
+    row = row_of(FIGURES)
+    assert (row["gap_s"], row["gap_before_s"], row["resumed_s"], row["p50_s"]) == (1.18, 0.82, 0.34, 0.4)
+    assert row_of({**FIGURES, "latency_ms": {"before": {"p50": None, "p99": None}}})["p50_s"] is None
+
+
+def test_what_was_found_is_told_for_each_failure(tmp_path: Path) -> None:
+    found = drawn(RecoveryTable(), rows(), tmp_path)
+    assert found[0] == "In 15 runs 0 rows were lost and 0 results came twice."
+    assert found[1].startswith("After kill -9 the longest time without results was 1.0 s with active, 2.0 s with")
+    assert len(found) == 1 + len(Loss)
+    drawn(RecoveryTable(), rows()[:1], tmp_path)
+
+
+def test_rows_come_for_as_long_as_a_node_is_away() -> None:
+    usual = Trial("active").seconds
+    assert Trial("active", loss=Loss.FREEZE).seconds == usual + FROZEN_S
+    assert Trial("none").seconds == Trial("none", loss=Loss.RESTART).seconds == usual - 20 + RESTART_S
+    assert Trial("active", loss=Loss.RESTART).seconds == usual
+    assert Trial("none", loss=Loss.FREEZE).seconds == usual + FROZEN_S
+    assert trial_of("active", 1, Loss.KILL, Size(quick=True)).seconds < usual / 2
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_node_is_lost(tmp_path: Path) -> None:
+    (row,) = try_out("recovery-table", tmp_path)
+    assert number(row, "lost") == number(row, "duplicated") == number(row, "missing_units") == 0
+    assert (number(row, "gap_s") or 0) > 0

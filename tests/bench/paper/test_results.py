@@ -1,0 +1,123 @@
+"""The page of results: made from the files of experiments, with what was not run listed as such."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from unbroken.bench.paper.experiment import Rows, Size, compared
+from unbroken.bench.paper.records import keep, write_csv
+from unbroken.bench.paper.recovery_table import RecoveryTable
+from unbroken.bench.paper.registry import names
+from unbroken.bench.paper.results import page_of, read_found, recovery_markdown, write_page
+from unbroken.cli import cli
+from unbroken.cli.shared import EXIT_FAILED
+from unbroken.errors import UnbrokenError
+
+ROWS: Rows = [
+    {"failure": "kill -9", "strategy": "active", "gap_s": 0.81, "gap_before_s": 0.8, "resumed_s": 0.3,
+     "recovered_s": 0.3, "lost": 0, "duplicated": 0, "overhead": 1.0},
+    {"failure": "kill -9", "strategy": "upstream", "gap_s": 4.25, "gap_before_s": 0.8, "resumed_s": 4.0,
+     "recovered_s": None, "lost": 0, "duplicated": 0, "overhead": 0.002},
+    {"failure": "freeze", "strategy": "none", "error": "waited 120 s\nfor the last result"},
+]  # fmt: skip
+
+
+def kept_in(directory: Path, quick: bool = False) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    write_csv(directory / "recovery-table.csv", ROWS)
+    keep(RecoveryTable(), ROWS, directory, Size(quick), 754.0)
+    return directory
+
+
+def test_the_page_shows_what_was_measured_and_lists_what_was_not(tmp_path: Path) -> None:
+    results, page = kept_in(tmp_path / "docs" / "results"), tmp_path / "docs" / "results.md"
+    assert write_page(results, page) == ["recovery-table"]
+    text = page.read_text()
+    assert "![Failures and what becomes of the results, by strategy](results/recovery-table.png)" in text
+    assert (page.parent / "results" / "recovery-table.png").read_bytes().startswith(b"\x89PNG")
+    assert RecoveryTable().scale(Size()) in text
+    assert "12.6 min" in text
+    assert "In 2 runs 0 rows were lost" in text
+    assert "- waited 120 s for the last result" in text
+    missing = text.split("## Not yet run")[1]
+    assert all(f"- `{name}`" in missing for name in names() if name != "recovery-table")
+    assert "recovery-table" not in missing
+
+
+def test_the_table_of_failures_has_a_line_for_every_run_also_for_one_that_failed() -> None:
+    lines = recovery_markdown(ROWS).splitlines()
+    assert lines[2] == "| kill -9 | active | 0.81 s | 0.80 s | 0.30 s | 0.30 s | 0 | 0 |"
+    assert lines[3] == "| kill -9 | upstream | 4.25 s | 0.80 s | 4.00 s | - | 0 | 0 |"
+    assert lines[4].startswith("| freeze | none | failed |")
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_the_table_on_the_page_is_that_of_the_file(tmp_path: Path) -> None:
+    kept_in(tmp_path)
+    found = read_found(tmp_path, "recovery-table", "results")
+    assert recovery_markdown(found.rows) == recovery_markdown(ROWS)
+    assert recovery_markdown(ROWS) in page_of({"recovery-table": found}, names())
+
+
+def test_links_of_the_contents_lead_to_headings(tmp_path: Path) -> None:
+    kept_in(tmp_path)
+    text = page_of({"recovery-table": read_found(tmp_path, "recovery-table", ".")}, names())
+    (anchor,) = re.findall(r"\]\(#([^)]+)\)", text)
+    (heading,) = (line[3:] for line in text.splitlines() if line.startswith("## Failures"))
+    assert anchor == re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+    assert "(recovery-table.png)" in text
+
+
+def test_what_agrees_with_the_paper_is_listed_apart_from_what_differs(tmp_path: Path) -> None:
+    kept_in(tmp_path)
+    found = read_found(tmp_path, "recovery-table", ".")
+    sentences = ["it ran", compared(False, "it was slow"), compared(True, "it went on")]
+    told = type(found.kept)(**{**found.kept.to_json(), "findings": sentences, "quick": True})
+    text = page_of({"recovery-table": type(found)(told, found.rows, ".", False)}, names())
+    here, agrees, differs = (text.index(part) for part in ("**Here**", "**As in the paper**", "**Unlike the paper**"))
+    assert here < text.index("- It ran.") < agrees < text.index("- It went on.") < differs
+    assert differs < text.index("- It was slow.")
+    assert "quick run" in text and "![" not in text
+
+
+def test_files_from_elsewhere_are_copied_beside_the_page(tmp_path: Path) -> None:
+    results, page = kept_in(tmp_path / "measured"), tmp_path / "docs" / "results.md"
+    done = CliRunner().invoke(cli, ["bench", "results", "--from", str(results), "--out", str(page)])
+    assert done.exit_code == 0, done.output
+    assert "not yet run" in done.output
+    copied = sorted(path.name for path in (tmp_path / "docs" / "results").iterdir())
+    assert copied == ["recovery-table.csv", "recovery-table.json", "recovery-table.png"]
+    assert "(results/recovery-table.png)" in page.read_text()
+
+
+def test_what_cannot_be_shown_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnbrokenError, match="holds no experiment"):
+        write_page(tmp_path, tmp_path / "results.md")
+    kept_in(tmp_path)
+    (tmp_path / "recovery-table.json").write_text("{}")
+    with pytest.raises(UnbrokenError, match="does not describe"):
+        write_page(tmp_path, tmp_path / "results.md")
+
+
+def test_what_is_drawn_again_stays_as_old_and_as_quick_as_it_was(tmp_path: Path) -> None:
+    kept_in(tmp_path, quick=True)
+    before = json.loads((tmp_path / "recovery-table.json").read_text())
+    old = {**before, "measured": "2020-02-02", "machine": "64 cores", "findings": []}
+    (tmp_path / "recovery-table.json").write_text(json.dumps(old))
+    done = CliRunner().invoke(cli, ["bench", "paper", "recovery-table", "--redraw", "--out", str(tmp_path)])
+    assert done.exit_code == EXIT_FAILED, "a case of the run failed"
+    again = json.loads((tmp_path / "recovery-table.json").read_text())
+    assert again == {**old, "findings": before["findings"]}
+
+
+def test_a_run_that_failed_does_not_leave_the_picture_of_another(tmp_path: Path) -> None:
+    kept_in(tmp_path)
+    assert (tmp_path / "recovery-table.png").exists()
+    keep(RecoveryTable(), ROWS[2:], tmp_path, Size(), 1.0)
+    assert not (tmp_path / "recovery-table.png").exists()
+    assert "![" not in page_of({"recovery-table": read_found(tmp_path, "recovery-table", ".")}, names())

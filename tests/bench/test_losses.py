@@ -1,0 +1,51 @@
+"""The ways to lose a node: what is done to its process, in which order."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from unbroken.bench import losses
+from unbroken.bench.losses import Loss, lose
+
+
+class Recorded:
+    """Stands for a node's process and for all else that is asked to do something."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.done.append(name)
+
+
+@pytest.mark.parametrize(
+    ("loss", "restart", "expected"),
+    [
+        (Loss.KILL, False, ["kill"]),
+        (Loss.KILL, True, ["kill", "restart"]),
+        (Loss.FREEZE, True, ["freeze", "thaw"]),
+        (Loss.RESTART, False, ["stop", "start_node"]),
+    ],
+)
+def test_a_node_is_lost(monkeypatch: pytest.MonkeyPatch, loss: Loss, restart: bool, expected: list[str]) -> None:
+    monkeypatch.setattr(losses, "FROZEN_S", 0.05)
+    one = Recorded()
+    cluster = SimpleNamespace(nodes={"node-1": one}, start_node=one.start_node)
+    reader = SimpleNamespace(ended=lambda: False)
+    run: Any = SimpleNamespace(cluster=cluster, reader=reader, kill=one.kill, restart=one.restart)
+    assert lose(run, "node-1", loss, restart=restart) > 0
+    assert one.done == expected
+
+
+def test_a_frozen_node_is_thawed_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended() -> bool:
+        raise ValueError("the results ended")
+
+    one = Recorded()
+    run: Any = SimpleNamespace(cluster=SimpleNamespace(nodes={"node-1": one}), reader=SimpleNamespace(ended=ended))
+    with pytest.raises(ValueError, match="ended"):
+        lose(run, "node-1", Loss.FREEZE, restart=False)
+    assert one.done == ["freeze", "thaw"]

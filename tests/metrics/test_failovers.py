@@ -1,0 +1,110 @@
+"""What counts as a failover, and by which cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from protocol.model_parts import chain
+from unbroken.cluster.failovers import CAUSES, Failovers, losses
+from unbroken.protocol.controller import Situation, next_layout
+from unbroken.protocol.ids import ReplicaId, ShardId
+from unbroken.protocol.ingress import InSync
+from unbroken.protocol.layout import INGRESS, Layout, chained_placement
+
+TOPOLOGY = chain((1,))
+DISKS = {"a": "disk a", "b": "disk b", "c": "disk c"}
+SHARD = ShardId("s0", 0)
+
+
+def layout(nodes: str = "ab") -> Layout:
+    return chained_placement(TOPOLOGY, {node: DISKS[node] for node in nodes})
+
+
+def decided(before: Layout, present: dict[str, str], **known: Any) -> dict[str, int]:
+    """What is counted for the controller's own decision."""
+    situation = Situation(0, present, **known)
+    decision = next_layout(TOPOLOGY, situation, before, transfers=2)
+    assert decision is not None
+    return dict(losses(before, decision.layout, situation))
+
+
+def here(nodes: str, **changes: str) -> dict[str, str]:
+    return {node: DISKS[node] for node in nodes} | changes
+
+
+def test_every_replica_of_a_lost_node_is_a_failover() -> None:
+    assert decided(layout(), here("a")) == {"node_lost": 2}
+
+
+def test_the_last_replica_is_not_gone_on_without() -> None:
+    before = layout().without([ReplicaId(SHARD, 0), ReplicaId(INGRESS, 1)])
+    alone = before.placement[ReplicaId(SHARD, 1)]
+    other = "b" if alone == "a" else "a"
+    situation = Situation(0, here(other))
+    decision = next_layout(TOPOLOGY, situation, before, transfers=0)
+    after = before if decision is None else decision.layout
+    assert ReplicaId(SHARD, 1) in after.placement
+    assert not losses(before, after, situation)
+
+
+def test_a_disk_that_was_lost_is_told_apart() -> None:
+    assert decided(layout(), here("ab", b="another disk")) == {"disk_lost": 2}
+
+
+def test_a_replica_that_stopped_is_one() -> None:
+    assert decided(layout(), here("ab"), stopped={ReplicaId(SHARD, 1): "it diverged"}) == {"replica_stopped": 1}
+
+
+def test_an_ingress_that_the_others_went_on_without_is_one() -> None:
+    before = layout()
+    left = frozenset(list(before.nodes_of(INGRESS))[:1])
+    assert decided(before, here("ab"), in_sync=left) == {"out_of_sync": 1}
+
+
+def test_what_was_asked_for_is_none() -> None:
+    before = layout("abc")
+    drained = before.placement[ReplicaId(SHARD, 0)]
+    assert decided(before, here("abc"), draining=frozenset({drained})) == {}
+    assert decided(before, here("abc"), renewed=[ReplicaId(SHARD, 1)]) == {}
+
+
+def test_one_that_did_not_count_yet_is_none() -> None:
+    before, newcomer = layout("ab").with_joining(SHARD, "c")
+    before = replace(before, nodes={**before.nodes, "c": DISKS["c"]})
+    situation = Situation(0, here("ab"))
+    assert not losses(before, before.without([newcomer]), situation)
+
+
+def sync(version: int, leader: str, *members: str) -> InSync:
+    return InSync(version, leader, frozenset(members or (leader,)), version)
+
+
+def test_whoever_takes_the_lead_from_a_lost_leader_counts_it_once() -> None:
+    a, b = Failovers("a"), Failovers("b")
+    for node in (a, b):
+        node.in_sync_changed(sync(1, "a", "a", "b"))
+        node.in_sync_changed(sync(2, "b", "b"))
+        node.in_sync_changed(sync(2, "b", "b"))
+        node.in_sync_changed(sync(1, "a", "a", "b"))
+    assert a.counts()["ingress_leader_lost"] == 0
+    assert b.counts()["ingress_leader_lost"] == 1
+
+
+def test_a_lead_that_is_kept_handed_over_or_found_is_not_a_failover() -> None:
+    b = Failovers("b")
+    b.in_sync_changed(sync(1, "b", "a", "b"))
+    b.in_sync_changed(sync(2, "b", "b"))
+    assert b.counts()["ingress_leader_lost"] == 0, "a follower was lost, which the layout tells"
+    b.in_sync_changed(sync(3, "a", "a", "b"))
+    b.layout_changed(replace(layout(), draining=frozenset({"a"})))
+    b.in_sync_changed(sync(4, "b", "b"))
+    assert b.counts()["ingress_leader_lost"] == 0, "its node was drained"
+
+
+def test_all_causes_are_counted_from_zero() -> None:
+    assert Failovers("a").counts() == dict.fromkeys(CAUSES, 0)
+    counted = Failovers("a")
+    before = layout()
+    counted.decided(before, before.without(before.hosted("b")), Situation(0, here("a")))
+    assert counted.counts() == {**dict.fromkeys(CAUSES, 0), "node_lost": 2}
