@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.sim_disk import ReplicaDisk
@@ -192,7 +192,7 @@ class FakeSpark:
     def process(
         self,
         contents: Mapping[int, Mapping[StreamId, list[int]]],
-        outputs: list[StreamId],
+        outputs: Sequence[StreamId],
         strategy: Strategy,
         together: bool = False,
     ) -> dict[StreamId, int]:

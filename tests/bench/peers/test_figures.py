@@ -29,7 +29,8 @@ def run_of(arrives_ms: Callable[[float], float]) -> Observation:
         at_ms = arrives_ms(BEGAN_MS + (piece + 1) * STEP_MS)
         pieces.setdefault(at_ms, []).extend((int(key), int(counts[key])) for key in keys)
     for at_ms, results in sorted(pieces.items()):
-        seen.add(at_ms, *np.array(results).T, np.zeros(len(results)))
+        keys, numbers = np.array(results).T
+        seen.add(at_ms, keys, numbers, np.zeros(len(results)))
     return seen
 
 
