@@ -137,7 +137,9 @@ class Query:
 
     def _begin_batch(self, number: int) -> None:
         process, disk, costs = self.process, self.disk, self.costs
-        rows = sum(content.rows for (_, n), (_, content) in disk.inbox.items() if n <= number)
+        # Without a cut of its own a micro-batch takes what is numbered like it, and what comes before that.
+        last = {stream: reach.unit for stream, reach in self._cut.items()}
+        rows = sum(content.rows for (stream, n), (_, content) in disk.inbox.items() if n <= last.get(stream, number))
         self.busy = True
         process.running += 1
         crowd = max(1.0, process.running / costs.cores)
