@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from unbroken.cluster.node import Node
+    from unbroken.ingress.feeder import Feeder
     from unbroken.protocol.delivery import HedgedDelivery
     from unbroken.protocol.ids import ReplicaId, StreamId
+    from unbroken.protocol.node import NodeProtocol
     from unbroken.protocol.outbox import Outbox
     from unbroken.protocol.replica import SegmentReplica
+    from unbroken.protocol.sources import SourceSide
 
 AVAILABILITY = ("redundancy", "acknowledgements", "state", "coordination")
 """The purposes of bytes that would not have to be sent if nothing ever failed."""
@@ -53,11 +56,9 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     protocol = node.protocol
     if protocol is None:
         return out
-    now_ms, clock_ms = time.monotonic() * 1000, time.time() * 1000
+    now_ms = time.monotonic() * 1000
     if all(name in node.runners or replica.stopped for name, replica in protocol.replicas.items()):
         out["state"] = "running"
-    inboxes = [inbox for replica in protocol.replicas.values() for inbox in replica.inboxes.values()]
-    newest = max((Reach.of(inbox, inbox.available).pulse for inbox in inboxes), default=0)
     out["layout_version"] = protocol.layout.version
     out["joining"] = {
         str(replica): {"phase": join.phase.value, **_copied(node, replica)}
@@ -66,22 +67,7 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     program = node.programs.newest
     out["code"] = {"generation": program.generation, "file": program.file, "as_given": node.programs.as_given}
     out["links"] = sorted(protocol.links - {node.name})
-    out["replicas"] = [
-        {
-            "replica": str(replica.replica),
-            "state": _doing(node, replica),
-            "reason": replica.stopped,
-            "committed": replica.committed,
-            "produced": replica.produced,
-            "final": replica.final,
-            "lag_units": newest - replica.pulse,
-            **timing(protocol, replica, now_ms, clock_ms),
-            **_consistency(node, replica),
-            "feeds": {str(stream): sorted(feed.subscribed) for stream, feed in replica.feeds.items()},
-            **progress.get(replica.replica, {}),
-        }
-        for replica in protocol.replicas.values()
-    ]
+    out["replicas"] = _replicas(node, protocol, progress, now_ms)
     out["redundancy"] = redundancy(protocol)
     out["held"] = {str(replica): copy.version for replica, copy in protocol.holding.copies.items()}
     out["sinks"] = {
@@ -102,21 +88,51 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     out["received"], out["sent"], out["traffic"] = dict(received), dict(sent), dict(received + sent)
     out["overhead"] = overhead(out["traffic"])
     if protocol.sources is not None and node.ingress is not None:
-        ingress = protocol.sources.log
-        out["ingress"] = {
-            "leading": ingress.leading,
-            "term": ingress.sync.term,
-            "members": sorted(ingress.sync.members),
-            "pulse": ingress.last_pulse,
-            "ended": ingress.ended,
-            "period_ms": round(protocol.sources.pulse.period_ms, 1),
-            "in_flight": protocol.pace.in_flight(),
-            "rows": node.ingress.feeder.rows,
-            "bad_rows": node.ingress.feeder.bad_rows,
-            "late_rows": node.ingress.feeder.late_rows,
-            "unreached_ms": dict(node.ingress.feeder.unreached_ms()),
-        }
+        out["ingress"] = _ingress(protocol, protocol.sources, node.ingress.feeder)
     return out
+
+
+def _replicas(
+    node: Node, protocol: NodeProtocol, progress: Mapping[ReplicaId, dict[str, Any]], now_ms: float
+) -> list[dict[str, Any]]:
+    """The replicas at work here: what they do, how far they are, and where their time goes."""
+    inboxes = [inbox for replica in protocol.replicas.values() for inbox in replica.inboxes.values()]
+    newest = max((Reach.of(inbox, inbox.available).pulse for inbox in inboxes), default=0)
+    clock_ms = time.time() * 1000
+    return [
+        {
+            "replica": str(replica.replica),
+            "state": _doing(node, replica),
+            "reason": replica.stopped,
+            "committed": replica.committed,
+            "produced": replica.produced,
+            "final": replica.final,
+            "lag_units": newest - replica.pulse,
+            **timing(protocol, replica, now_ms, clock_ms),
+            **_consistency(node, replica),
+            "feeds": {str(stream): sorted(feed.subscribed) for stream, feed in replica.feeds.items()},
+            **progress.get(replica.replica, {}),
+        }
+        for replica in protocol.replicas.values()
+    ]
+
+
+def _ingress(protocol: NodeProtocol, sources: SourceSide, feeder: Feeder) -> dict[str, Any]:
+    """A member of the ingress: its log, the pulse, and what it has read."""
+    log = sources.log
+    return {
+        "leading": log.leading,
+        "term": log.sync.term,
+        "members": sorted(log.sync.members),
+        "pulse": log.last_pulse,
+        "ended": log.ended,
+        "period_ms": round(sources.pulse.period_ms, 1),
+        "in_flight": protocol.pace.in_flight(),
+        "rows": feeder.rows,
+        "bad_rows": feeder.bad_rows,
+        "late_rows": feeder.late_rows,
+        "unreached_ms": dict(feeder.unreached_ms()),
+    }
 
 
 def _consistency(node: Node, replica: SegmentReplica) -> dict[str, Any]:
