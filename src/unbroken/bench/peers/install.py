@@ -29,6 +29,7 @@ INSTALL_S = 900.0
 """A download of this size takes a minute on a usual line; on a slow one it can be tried again and goes on."""
 
 COMPILE_S = 60.0
+END_S = 10.0
 JAVA_LEVEL = 8
 """The newest Java that the compiler writes; calls of static methods of interfaces need it."""
 
@@ -144,7 +145,7 @@ def _compile(flink: Flink, sources: Sequence[Path], classes: Path) -> None:
     finally:
         gateway.close()
         process.kill()
-        process.wait()
+        process.wait(END_S)
 
 
 def _spark_jars(*patterns: str) -> list[Path]:
