@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unbroken.ingress.feeder import Feeder
     from unbroken.protocol.delivery import HedgedDelivery
     from unbroken.protocol.ids import ReplicaId, StreamId
+    from unbroken.protocol.layout import Topology
     from unbroken.protocol.node import NodeProtocol
     from unbroken.protocol.outbox import Outbox
     from unbroken.protocol.replica import SegmentReplica
@@ -66,6 +67,7 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     }
     program = node.programs.newest
     out["code"] = {"generation": program.generation, "file": program.file, "as_given": node.programs.as_given}
+    out["flow"] = flow_shape(node.flow.name, protocol.topology)
     out["links"] = sorted(protocol.links - {node.name})
     out["replicas"] = _replicas(node, protocol, progress, now_ms)
     out["redundancy"] = redundancy(protocol)
@@ -90,6 +92,21 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     if protocol.sources is not None and node.ingress is not None:
         out["ingress"] = _ingress(protocol, protocol.sources, node.ingress.feeder)
     return out
+
+
+def flow_shape(name: str, topology: Topology) -> dict[str, Any]:
+    """What the flow consists of and how its parts hang together; the same from every node."""
+    return {
+        "name": name,
+        "sources": list(topology.sources),
+        "segments": {
+            part: {"shards": shards, "ha": strategy.ha.value, "replicas": strategy.running}
+            for part, shards in topology.segments.items()
+            for strategy in (topology.strategy(part),)
+        },
+        "sinks": {sink: {"client": sink in topology.client_sinks} for sink in topology.sinks},
+        "edges": [list(edge) for edge in topology.edges],
+    }
 
 
 def _replicas(
