@@ -73,7 +73,7 @@ def settled(at: dict[str, str]) -> bool:
 def test_a_killed_node_is_seen_by_whoever_scrapes_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"OUT": str(tmp_path / "out"), "NODES": "2", "SECONDS": "3600"}.items():
         monkeypatch.setenv(f"FLOW_{name}", value)
-    with LocalCluster(COUNTED, tmp_path / "state", metrics_port=0) as cluster:
+    with LocalCluster(COUNTED, tmp_path / "state", supervise=False, metrics_port=0) as cluster:
         cluster.start()
         cluster.wait_ready()
         at = addresses(cluster)

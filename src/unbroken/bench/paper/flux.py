@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FLOW = "paper/flows/monitoring.py"
-RECOVERY, OVERHEAD = "recovery", "overhead"
+RECOVERY, OVERHEAD, THROUGHPUT = "recovery", "overhead", "throughput"
 WAYS: dict[str, dict[str, Any]] = {
     "no replicas": {"REPLICAS": 1},
     "cluster pairs": {"REPLICAS": 2, "PAIRS": "cluster"},
@@ -38,6 +38,9 @@ WAYS: dict[str, dict[str, Any]] = {
 RATE = 2_000
 WORK = 4
 """Rounds of hashing for each packet, which make the first segment the one that takes most of the processors."""
+
+LARGE: dict[str, Any] = {"WORK": 0, "SHARDS": 1, "BATCH": 400_000}
+"""As many packets as can be had: pulses so large that what every micro-batch costs does not count."""
 
 SHOWN_S = 20
 """Seconds before the kill that are drawn."""
@@ -99,11 +102,16 @@ class Pairs(Experiment):
         recovery = {"part": RECOVERY, "way": "partition pairs"}
         if size.quick:
             return [recovery]
-        return [recovery, *({"part": OVERHEAD, "way": way} for way in WAYS)]
+        overhead = [{"part": OVERHEAD, "way": way} for way in WAYS]
+        return [recovery, *overhead, *({"part": THROUGHPUT, "way": way} for way in ("no replicas", "partition pairs"))]
 
     def measure(self, case: Row, size: Size, say: Say) -> Rows:
-        if case["part"] == OVERHEAD:
-            return [_saturate(WAYS[str(case["way"])], size)]
+        way = WAYS[str(case["way"])]
+        match case["part"]:
+            case "overhead":
+                return [_saturate(way, size)]
+            case "throughput":
+                return [_saturate({**way, **LARGE}, size)]
         return _lose_a_machine(size, say)
 
     def draw(self, rows: Rows, figure: Figure) -> None:
@@ -116,8 +124,10 @@ class Pairs(Experiment):
             (upper, "results_per_s", "results per second", "#1f6f8b"),
             (lower, "latency_ms", "mean latency in ms", "#5b4b8a"),
         ):
-            values = [number(row, column) for row in course]
-            axes.plot(seconds, [np.nan if value is None else value for value in values], color=color)
+            # A second without results has no latency; what is drawn goes from the one before to the one after it.
+            drawn = [(at, number(row, column)) for at, row in zip(seconds, course, strict=True)]
+            points = [(at, value) for at, value in drawn if value is not None]
+            axes.plot([at for at, _ in points], [value for _, value in points], color=color, marker=".", markersize=3)
             axes.axvline(0, color="#c0392b", linewidth=1.2)
             axes.set_ylim(bottom=0)
             axes.set_ylabel(label)
@@ -213,6 +223,7 @@ def _saturate(way: dict[str, Any], size: Size) -> Row:
     """Packets per second that a flow takes in when it gets as many as it can take."""
     batch, warm_s, measured_s = int(size.of(40_000, 5_000)), size.of(30.0, 3.0), size.of(40.0, 5.0)
     load = {"RATE": 0, "ROWS": 10**9, "BATCH": batch, "NODES": 2, "WORK": WORK, "PAIRS": "partition", **way}
+    batch = int(load["BATCH"])
     with observed(FLOW, load, SessionReader) as run:
         _stay(run, warm_s)
         begin_ms = time.time() * 1000

@@ -20,11 +20,14 @@ from unbroken.errors import UnbrokenError
 RECOVERY_TABLE = "recovery-table"
 """The experiment whose rows are also shown as a table: failure by strategy."""
 
+PEERS = "peers"
+"""What `unbroken bench peers` leaves; it is of no paper, and closes the page."""
+
 FILES = (".png", ".csv", ".json")
 INTRODUCTION = """# Results: the papers' experiments on the real system
 
-Each figure or table below was measured with real Spark, real processes and real faults by `unbroken bench paper NAME`;
-this page was written from the files it left by `unbroken bench results`. The machines are smaller than those of the
+Each figure or table below was measured with real Spark, real processes and real faults by `unbroken bench paper NAME`,
+the last one by `unbroken bench peers`; this page was written from the files they left by `unbroken bench results`. The machines are smaller than those of the
 papers, and a micro-batch of Spark is slower than a tuple in their prototypes: compare shapes and ratios, not seconds.
 What is smaller is said with each figure.
 """
@@ -45,7 +48,8 @@ def write_page(directory: Path, page: Path) -> list[str]:
 
     Files that a reader of the page would not reach from beside it are copied to a directory of its name.
     """
-    known = [name for name in names() if (directory / f"{name}.json").exists()]
+    wanted = [*names(), PEERS]
+    known = [name for name in wanted if (directory / f"{name}.json").exists()]
     if not known:
         raise UnbrokenError(
             f"{directory} holds no experiment; make one with `unbroken bench paper NAME --out {directory}`"
@@ -53,7 +57,7 @@ def write_page(directory: Path, page: Path) -> list[str]:
     page.parent.mkdir(parents=True, exist_ok=True)
     shown = _beside(directory, page, known)
     place = shown.relative_to(page.resolve().parent).as_posix()
-    page.write_text(page_of({name: read_found(shown, name, place) for name in known}, names()))
+    page.write_text(page_of({name: read_found(shown, name, place) for name in known}, wanted))
     return known
 
 
@@ -132,7 +136,7 @@ def _section(one: Found) -> str:
     parts += [_paper(kept), _findings(kept.findings)]
     if kept.failed:
         parts.append("Failed:\n\n" + "\n".join(f"- {_one_line(error)}" for error in kept.failed))
-    parts.append(f"[Every row]({_path(one.place, kept.name)}.csv); again with `unbroken bench paper {kept.name}`.")
+    parts.append(f"[Every row]({_path(one.place, kept.name)}.csv); again with `{_command(kept.name)}`.")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -163,6 +167,10 @@ def _findings(findings: Sequence[str]) -> str:
 
 def _after(findings: Sequence[str], mark: str) -> list[str]:
     return [text.removeprefix(mark) for text in findings if text.startswith(mark)]
+
+
+def _command(name: str) -> str:
+    return "unbroken bench peers" if name == PEERS else f"unbroken bench paper {name}"
 
 
 def _heading(kept: Kept) -> str:

@@ -4,7 +4,8 @@ The first segment does some work on every packet, so that processors are what li
 
 Environment: UNBROKEN_BENCH_RATE (packets per second; 0: as many as can be processed), UNBROKEN_BENCH_ROWS (packets in
 all), UNBROKEN_BENCH_BATCH (packets per pulse at saturation), UNBROKEN_BENCH_NODES, UNBROKEN_BENCH_REPLICAS,
-UNBROKEN_BENCH_STANDBYS, UNBROKEN_BENCH_PAIRS ("partition" or "cluster") and UNBROKEN_BENCH_WORK (rounds of hashing).
+UNBROKEN_BENCH_STANDBYS, UNBROKEN_BENCH_PAIRS ("partition" or "cluster"), UNBROKEN_BENCH_SHARDS (of the first segment)
+and UNBROKEN_BENCH_WORK (rounds of hashing).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ NODES = int(os.environ.get("UNBROKEN_BENCH_NODES", "3"))
 REPLICAS = int(os.environ.get("UNBROKEN_BENCH_REPLICAS", "2"))
 STANDBYS = int(os.environ.get("UNBROKEN_BENCH_STANDBYS", "0"))
 PAIRS = os.environ.get("UNBROKEN_BENCH_PAIRS", "partition")
+SHARDS = int(os.environ.get("UNBROKEN_BENCH_SHARDS", "2"))
 WORK = int(os.environ.get("UNBROKEN_BENCH_WORK", "0"))
 
 SATURATED_RATE = 4_000
@@ -71,6 +73,6 @@ packets = flow.source(
         max_rows_per_pulse=MOST_ROWS if RATE else BATCH,
     ),
 )
-ended = flow.segment(packets, name="sessions", shard_by=["src", "dst"], shards=2, output_mode="update")(sessions)
+ended = flow.segment(packets, name="sessions", shard_by=["src", "dst"], shards=SHARDS, output_mode="update")(sessions)
 stats = flow.segment(ended, name="stats", shard_by=["app", "src"], output_mode="update")(netmon.stats.function)
 flow.sink("live", stats, Client())
