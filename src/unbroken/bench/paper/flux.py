@@ -8,7 +8,6 @@ are the limit.
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,30 +16,31 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from unbroken.bench.figures import STEADY_S, Samples, judge
-from unbroken.bench.observed import END_SLACK_S, START_S, Observed, Reader, observed
+from unbroken.bench.observed import END_SLACK_S, START_S, Reader, observed
 from unbroken.bench.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, compared, number
+from unbroken.bench.paper.saturation import (
+    OVERHEAD,
+    PAIRS,
+    THROUGHPUT,
+    WAYS,
+    draw_rates,
+    overhead_findings,
+    rates_of,
+    saturate,
+    stay,
+    throughput_findings,
+)
 from unbroken.demo.chart import output_rate
 from unbroken.demo.packets import KINDS
 from unbroken.demo.runner import choose_victim
-from unbroken.errors import UnbrokenError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure
 
 FLOW = "paper/flows/monitoring.py"
-RECOVERY, OVERHEAD, THROUGHPUT = "recovery", "overhead", "throughput"
-WAYS: dict[str, dict[str, Any]] = {
-    "no replicas": {"REPLICAS": 1},
-    "cluster pairs": {"REPLICAS": 2, "PAIRS": "cluster"},
-    "partition pairs": {"REPLICAS": 2, "PAIRS": "partition"},
-}
+RECOVERY = "recovery"
 RATE = 2_000
-WORK = 4
-"""Rounds of hashing for each packet, which make the first segment the one that takes most of the processors."""
-
-LARGE: dict[str, Any] = {"WORK": 0, "SHARDS": 1, "BATCH": 400_000}
-"""As many packets as can be had: pulses so large that what every micro-batch costs does not count."""
 
 SHOWN_S = 20
 """Seconds before the kill that are drawn."""
@@ -99,24 +99,21 @@ class Pairs(Experiment):
         )
 
     def cases(self, size: Size) -> Sequence[Row]:
-        recovery = {"part": RECOVERY, "way": "partition pairs"}
+        recovery = {"part": RECOVERY, "way": PAIRS}
         if size.quick:
             return [recovery]
         overhead = [{"part": OVERHEAD, "way": way} for way in WAYS]
-        return [recovery, *overhead, *({"part": THROUGHPUT, "way": way} for way in ("no replicas", "partition pairs"))]
+        return [recovery, *overhead, *({"part": THROUGHPUT, "way": way} for way in ("no replicas", PAIRS))]
 
     def measure(self, case: Row, size: Size, say: Say) -> Rows:
-        way = WAYS[str(case["way"])]
-        match case["part"]:
-            case "overhead":
-                return [_saturate(way, size)]
-            case "throughput":
-                return [_saturate({**way, **LARGE}, size)]
+        part = str(case["part"])
+        if part != RECOVERY:
+            return [saturate(FLOW, part, str(case["way"]), size, SessionReader)]
         return _lose_a_machine(size, say)
 
     def draw(self, rows: Rows, figure: Figure) -> None:
         course = [row for row in rows if row["part"] == RECOVERY and number(row, "second") is not None]
-        rates = {str(row["way"]): number(row, "rows_per_s") for row in rows if row["part"] == OVERHEAD}
+        rates = rates_of(rows, OVERHEAD) | rates_of(rows, THROUGHPUT)
         grid = figure.add_gridspec(2, 3 if rates else 2)
         upper, lower = figure.add_subplot(grid[0, :2]), figure.add_subplot(grid[1, :2])
         seconds = [number(row, "second") or 0.0 for row in course]
@@ -140,14 +137,10 @@ class Pairs(Experiment):
         lower.set_xlabel("seconds since the kill")
         if rates:
             right = figure.add_subplot(grid[:, 2])
-            bars = right.bar(list(rates), [value or 0.0 for value in rates.values()], color="#1f6f8b")
-            right.bar_label(bars, fmt="{:,.0f}", fontsize=7)
-            right.set_ylabel("packets per second at saturation")
-            right.tick_params(axis="x", labelrotation=30, labelsize=8)
-            right.spines[["top", "right"]].set_visible(False)
+            draw_rates(right, rows)
 
     def findings(self, rows: Rows) -> Sequence[str]:
-        return [*_recovery_findings(_summary(rows)), *_overhead_findings(rows)]
+        return [*_recovery_findings(_summary(rows)), *overhead_findings(rows), *throughput_findings(rows)]
 
 
 # --- a machine dies -----------------------------------------------------------------------------------
@@ -160,7 +153,7 @@ def _lose_a_machine(size: Size, say: Say) -> Rows:
     load = {"RATE": rate, "ROWS": rate * seconds, "NODES": 3, "REPLICAS": 2, "STANDBYS": int(size.of(1, 0))}
     with observed(FLOW, load, SessionReader) as run:
         run.settle(warm_s, SETTLED_MS, warm_s + size.of(SETTLE_S, 0.0))
-        _stay(run, steady_s)
+        stay(run, steady_s)
         victim = choose_victim(run.cluster.status())
         killed_ms = run.kill(victim)
         say(f"{victim} killed")
@@ -216,39 +209,6 @@ def _judged(samples: Samples, killed_ms: float, restored_ms: float | None) -> di
     }
 
 
-# --- what pairs cost ----------------------------------------------------------------------------------
-
-
-def _saturate(way: dict[str, Any], size: Size) -> Row:
-    """Packets per second that a flow takes in when it gets as many as it can take."""
-    batch, warm_s, measured_s = int(size.of(40_000, 5_000)), size.of(30.0, 3.0), size.of(40.0, 5.0)
-    load = {"RATE": 0, "ROWS": 10**9, "BATCH": batch, "NODES": 2, "WORK": WORK, "PAIRS": "partition", **way}
-    batch = int(load["BATCH"])
-    with observed(FLOW, load, SessionReader) as run:
-        _stay(run, warm_s)
-        begin_ms = time.time() * 1000
-        _stay(run, measured_s)
-        samples = [sample for sample in run.reader.samples if sample.arrived_ms >= begin_ms]
-    return {"rows_per_s": taken_per_s(samples, batch), "units": len(samples)}
-
-
-def taken_per_s(samples: Samples, batch: int) -> float:
-    """Rows per second between the first and the last result; every pulse has ``batch`` rows."""
-    inorder = sorted(samples, key=lambda sample: sample.arrived_ms)
-    if len(inorder) < 2:
-        raise UnbrokenError("fewer than two results came at saturation; the machine may be too busy: try again alone")
-    first, last = inorder[0], inorder[-1]
-    return (last.pulse - first.pulse) * batch / (last.arrived_ms - first.arrived_ms) * 1000
-
-
-def _stay(run: Observed, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if run.reader.ended():
-            raise UnbrokenError("the flow ended too early; the machine may be too busy: try again alone")
-        time.sleep(0.1)
-
-
 # --- in words -----------------------------------------------------------------------------------------
 
 
@@ -286,25 +246,6 @@ def _recovery_findings(summary: dict[str, Any]) -> list[str]:
         else compared(True, "results come less often for a while after the kill.")
     )
     return out
-
-
-def _overhead_findings(rows: Rows) -> list[str]:
-    rates = {str(row["way"]): number(row, "rows_per_s") for row in rows if row["part"] == OVERHEAD}
-    single, cluster, partition = (rates.get(way) for way in WAYS)
-    if not single or not cluster or not partition:
-        return []
-    return [
-        f"At saturation {single:,.0f} packets/s without replicas, {cluster:,.0f} with cluster pairs and "
-        f"{partition:,.0f} with partition pairs.",
-        compared(
-            0.35 <= cluster / single <= 0.65,
-            f"cluster pairs take in {cluster / single:.2f} of what a flow without replicas does (paper: 0.49).",
-        ),
-        compared(
-            0.75 <= partition / cluster <= 1.05,
-            f"partition pairs take in {partition / cluster:.2f} of what cluster pairs do (paper: 0.90).",
-        ),
-    ]
 
 
 def _ms(value: float | None) -> str:

@@ -27,9 +27,9 @@ FILES = (".png", ".csv", ".json")
 INTRODUCTION = """# Results: the papers' experiments on the real system
 
 Each figure or table below was measured with real Spark, real processes and real faults by `unbroken bench paper NAME`,
-the last one by `unbroken bench peers`; this page was written from the files they left by `unbroken bench results`. The machines are smaller than those of the
-papers, and a micro-batch of Spark is slower than a tuple in their prototypes: compare shapes and ratios, not seconds.
-What is smaller is said with each figure.
+the last one by `unbroken bench peers`; this page was written from the files they left by `unbroken bench results`.
+The machines are smaller than those of the papers, and a micro-batch of Spark is slower than a tuple in their
+prototypes: compare shapes and ratios, not seconds. What is smaller is said with each figure.
 """
 
 

@@ -4,8 +4,8 @@ The first segment does some work on every packet, so that processors are what li
 
 Environment: UNBROKEN_BENCH_RATE (packets per second; 0: as many as can be processed), UNBROKEN_BENCH_ROWS (packets in
 all), UNBROKEN_BENCH_BATCH (packets per pulse at saturation), UNBROKEN_BENCH_NODES, UNBROKEN_BENCH_REPLICAS,
-UNBROKEN_BENCH_STANDBYS, UNBROKEN_BENCH_PAIRS ("partition" or "cluster"), UNBROKEN_BENCH_SHARDS (of the first segment)
-and UNBROKEN_BENCH_WORK (rounds of hashing).
+UNBROKEN_BENCH_STANDBYS, UNBROKEN_BENCH_PAIRS ("partition" or "cluster"), UNBROKEN_BENCH_SHARDS (of the first segment),
+UNBROKEN_BENCH_JVM and UNBROKEN_BENCH_MEMORY (of a node) and UNBROKEN_BENCH_WORK (rounds of hashing).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ REPLICAS = int(os.environ.get("UNBROKEN_BENCH_REPLICAS", "2"))
 STANDBYS = int(os.environ.get("UNBROKEN_BENCH_STANDBYS", "0"))
 PAIRS = os.environ.get("UNBROKEN_BENCH_PAIRS", "partition")
 SHARDS = int(os.environ.get("UNBROKEN_BENCH_SHARDS", "2"))
+JVM = os.environ.get("UNBROKEN_BENCH_JVM", "small")
+MEMORY = os.environ.get("UNBROKEN_BENCH_MEMORY", "1g")
 WORK = int(os.environ.get("UNBROKEN_BENCH_WORK", "0"))
 
 SATURATED_RATE = 4_000
@@ -60,6 +62,8 @@ flow = Dataflow(
     standbys=STANDBYS,
     pairs=PAIRS,
     transfers=1,
+    jvm=JVM,
+    node_memory=MEMORY,
     **SHORT_PULSES,
 )
 packets = flow.source(
