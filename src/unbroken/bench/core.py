@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -14,18 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from unbroken.cluster.java import java_environment
+from unbroken.bench.plain_process import plain_process
 from unbroken.cluster.launcher import LocalCluster
-from unbroken.cluster.processes import spawn, tail
 from unbroken.errors import UnbrokenError
 
 Say = Callable[[str], None]
 
 RATE = 5_000
-START_S = 60
-"""Time that Spark may take to start and stop around a measurement."""
-
-
 NOTHING = "no result came within the deadline; the machine may be too busy to start Spark in time: try again alone"
 
 
@@ -107,20 +100,7 @@ def throughput(samples: list[Sample]) -> float:
 
 
 def _plain(rate: int, rows: int, settings: CoreSettings) -> list[Sample]:
-    environment = {**os.environ, **java_environment(), "PYSPARK_PYTHON": sys.executable}
-    with tempfile.TemporaryDirectory() as directory:
-        measured, log_file = Path(directory) / "samples.json", Path(directory) / "plain.log"
-        command = [sys.executable, "-m", "unbroken.bench.plain", str(rate), str(rows)]
-        command += [str(settings.saturation_batch), str(settings.deadline_s), str(measured)]
-        process = spawn(command, log_file=log_file, env=environment)
-        try:
-            code = process.wait(settings.deadline_s + START_S)
-        finally:
-            process.stop(0)
-        if code != 0:
-            how = "did not end in time" if code is None else f"ended with code {code}"
-            raise UnbrokenError(f"plain Structured Streaming {how}; the end of its log:\n{tail(log_file)}")
-        samples = json.loads(measured.read_text())
+    samples = plain_process("core", rate, rows, settings.saturation_batch, settings.deadline_s)
     return [Sample(at, count, at * 1000 - cut_ms) for at, count, cut_ms in samples]
 
 

@@ -1,7 +1,7 @@
-"""Plain Structured Streaming on the workload of `unbroken bench core`: one query, no replication.
+"""Plain Structured Streaming on a workload that Unbroken is measured with: one query, no replication.
 
-Runs as a process of its own (``python -m unbroken.bench.plain RATE ROWS BATCH DEADLINE_S OUT``) and writes what it
-measured to the file ``OUT`` as JSON.
+Runs as a process of its own (``python -m unbroken.bench.plain WORKLOAD RATE ROWS BATCH DEADLINE_S OUT``, see
+``plain_process``) and writes what it measured to the file ``OUT`` as JSON.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,35 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from unbroken.bench import workload
+from unbroken.bench.paper.saturation import LARGE
 from unbroken.config import Settings
+from unbroken.demo import netmon, packets
 from unbroken.spark.session import start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Rows by their numbers, and the query on them; ``settings`` of the session as Unbroken's nodes have them."""
+
+    schema: str
+    make_rows: Callable[[int, int, int], pa.Table]
+    query: Callable[[DataFrame], DataFrame]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+WORKLOADS = {
+    "core": Workload(workload.SCHEMA, workload.make_rows, workload.aggregate),
+    # The first segment alone, which has all packets to take; what follows it has a quarter as many rows.
+    "monitoring": Workload(
+        packets.SCHEMA,
+        packets.Packets(packets.SATURATED_RATE),
+        netmon.sessions.function,
+        {"jvm": LARGE["JVM"], "node_memory": LARGE["MEMORY"]},
+    ),
+}
 
 
 @dataclass
@@ -36,6 +60,7 @@ class RowsReader(DataSourceStreamReader):
     """Makes the rows that are due, as any rate-limited source would."""
 
     def __init__(self, options: dict[str, str]) -> None:
+        self._workload = options.get("workload", "core")
         self._rate = int(options["rate"])
         self._rows = int(options["rows"])
         self._batch = int(options["batch"])
@@ -58,7 +83,7 @@ class RowsReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Span)
-        yield from workload.make_rows(partition.start, partition.stop, 0).to_batches()
+        yield from WORKLOADS[self._workload].make_rows(partition.start, partition.stop, 0).to_batches()
 
 
 class RowsSource(DataSource):
@@ -67,17 +92,19 @@ class RowsSource(DataSource):
         return "bench_rows"
 
     def schema(self) -> str:
-        return workload.SCHEMA
+        return WORKLOADS[self.options["workload"]].schema
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         return RowsReader(dict(self.options))
 
 
-def run_plain(rate: int, rows: int, batch: int, deadline_s: float) -> list[tuple[float, int, int]]:
+def run_plain(name: str, rate: int, rows: int, batch: int, deadline_s: float) -> list[tuple[float, int, int]]:
     """(completion time in s, rows of input so far, time of the cut in ms) of every micro-batch."""
-    session = start_session("plain", Settings(spark={"spark.sql.streaming.numRecentProgressUpdates": "100000"}))
+    chosen, kept = WORKLOADS[name], {"spark.sql.streaming.numRecentProgressUpdates": "100000"}
+    session = start_session("plain", Settings(spark=kept, **chosen.settings))
     session.dataSource.register(RowsSource)
-    frame = session.readStream.format("bench_rows").options(rate=rate, rows=rows, batch=batch).load()
+    source = session.readStream.format("bench_rows")
+    frame = source.options(workload=name, rate=rate, rows=rows, batch=batch).load()
     done: list[float] = []
 
     def take(result: DataFrame, number: int) -> None:
@@ -85,7 +112,7 @@ def run_plain(rate: int, rows: int, batch: int, deadline_s: float) -> list[tuple
         done.append(time.time())
 
     with tempfile.TemporaryDirectory() as directory:
-        writer = workload.aggregate(frame).writeStream.outputMode("update").foreachBatch(take)
+        writer = chosen.query(frame).writeStream.outputMode("update").foreachBatch(take)
         query = writer.option("checkpointLocation", directory).start()
         until = time.monotonic() + deadline_s
         while time.monotonic() < until:
@@ -100,8 +127,8 @@ def run_plain(rate: int, rows: int, batch: int, deadline_s: float) -> list[tuple
 
 
 def main() -> None:
-    rate, rows, batch, deadline_s = (int(value) for value in sys.argv[1:5])
-    Path(sys.argv[5]).write_text(json.dumps(run_plain(rate, rows, batch, deadline_s)))
+    rate, rows, batch, deadline_s = (int(value) for value in sys.argv[2:6])
+    Path(sys.argv[6]).write_text(json.dumps(run_plain(sys.argv[1], rate, rows, batch, deadline_s)))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,10 @@ DESTINATIONS = 50
 BLOCK_S = 2
 """Sessions last between two and four blocks: 4 to 8 s, far below the watermark of a minute."""
 
+SATURATED_RATE = 4_000
+"""For whoever takes as many as can be had: packets for each second of the times in them, so that few sessions are open
+however many packets come."""
+
 EPOCH_US = 1_767_225_600_000_000
 """Time of row 0: the start of 2026. Times follow row numbers and not the clock, so a run can be repeated."""
 

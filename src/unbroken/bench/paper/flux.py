@@ -21,12 +21,14 @@ from unbroken.bench.paper.experiment import Experiment, PaperValue, Row, Rows, S
 from unbroken.bench.paper.saturation import (
     OVERHEAD,
     PAIRS,
+    PLAIN,
     THROUGHPUT,
     WAYS,
     draw_rates,
     overhead_findings,
     rates_of,
     saturate,
+    saturate_plain,
     stay,
     throughput_findings,
 )
@@ -103,10 +105,12 @@ class Pairs(Experiment):
         if size.quick:
             return [recovery]
         overhead = [{"part": OVERHEAD, "way": way} for way in WAYS]
-        return [recovery, *overhead, *({"part": THROUGHPUT, "way": way} for way in ("no replicas", PAIRS))]
+        return [recovery, *overhead, *({"part": THROUGHPUT, "way": way} for way in (PLAIN, "no replicas", PAIRS))]
 
     def measure(self, case: Row, size: Size, say: Say) -> Rows:
         part = str(case["part"])
+        if case["way"] == PLAIN:
+            return [saturate_plain(size)]
         if part != RECOVERY:
             return [saturate(FLOW, part, str(case["way"]), size, SessionReader)]
         return _lose_a_machine(size, say)

@@ -18,6 +18,7 @@ import psutil
 from unbroken.bench.figures import Samples
 from unbroken.bench.observed import Observed, Reader, observed
 from unbroken.bench.paper.experiment import Row, Rows, Size, compared, number
+from unbroken.bench.plain_process import plain_process
 from unbroken.client import Subscription
 from unbroken.errors import UnbrokenError
 
@@ -31,6 +32,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "partition pairs": {"REPLICAS": 2, "PAIRS": "partition"},
 }
 PAIRS = "partition pairs"
+PLAIN = "plain Spark"
+"""One query without Unbroken, of the first segment alone: what this machine can do."""
 
 WORKED: dict[str, Any] = {"WORK": 4, "BATCH": 40_000}
 """Rounds of hashing for each packet, which make the first segment the one that takes most of the processors."""
@@ -42,6 +45,16 @@ AIM_PER_S = 200_000
 LOOK_S = 0.1
 
 Load = Mapping[str, Any]
+
+
+def saturate_plain(size: Size) -> Row:
+    """Packets per second that Structured Streaming takes in by itself, once its code is compiled."""
+    batch, seconds = (5_000, 25) if size.quick else (int(LARGE["BATCH"]), 75)
+    done = plain_process("monitoring", 0, 10**9, batch, seconds)
+    half = done[len(done) // 2 :]
+    if len(half) < 2:
+        raise UnbrokenError("plain Spark took in too little to be measured; the machine may be too busy: try again")
+    return {"rows_per_s": (half[-1][1] - half[0][1]) / (half[-1][0] - half[0][0]), "units": len(half)}
 
 
 def saturate(flow: str, part: str, way: str, size: Size, read: Callable[[Subscription], Reader]) -> Row:
@@ -136,10 +149,15 @@ def overhead_findings(rows: Rows) -> list[str]:
 
 def throughput_findings(rows: Rows) -> list[str]:
     """The most that was taken in, and what it takes, which says what limits it."""
-    out = []
+    out, plain = [], rates_of(rows, THROUGHPUT).get(PLAIN)
+    if plain:
+        out.append(
+            f"Plain Structured Streaming, without replicas and with the first of the two segments alone, takes in "
+            f"{plain:,.0f} packets/s of the same pulses on the same machine."
+        )
     for row in rows:
         rate = number(row, "rows_per_s")
-        if row["part"] != THROUGHPUT or rate is None:
+        if row["part"] != THROUGHPUT or row["way"] == PLAIN or rate is None:
             continue
         java, python = (number(row, f"{name}_cores") or 0.0 for name in ("java", "python"))
         first, second = ((number(row, f"{part}_ms") or 0.0) / 1000 for part in ("sessions", "stats"))

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from unbroken.connectors.generator import Generator
 from unbroken.connectors.sinks import Client
 from unbroken.demo import netmon
-from unbroken.demo.packets import SCHEMA, Packets
+from unbroken.demo.packets import SATURATED_RATE, SCHEMA, Packets
 from unbroken.flow import Dataflow
 
 RATE = int(os.environ.get("UNBROKEN_BENCH_RATE", "2000"))
@@ -33,9 +33,6 @@ SHARDS = int(os.environ.get("UNBROKEN_BENCH_SHARDS", "2"))
 JVM = os.environ.get("UNBROKEN_BENCH_JVM", "small")
 MEMORY = os.environ.get("UNBROKEN_BENCH_MEMORY", "1g")
 WORK = int(os.environ.get("UNBROKEN_BENCH_WORK", "0"))
-
-SATURATED_RATE = 4_000
-"""At saturation: packets for each second of the times in them, so that state stays as small as at a given rate."""
 
 MOST_ROWS = 1_000_000
 DIGITS = 64
