@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 PYTHONS := python3.13 python3.12 python3.11 python3
 
-.PHONY: help venv demo test lint types bench chaos survival kafka clean
+.PHONY: help venv demo test lint types docs reference new-user bench chaos survival kafka chromium clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,10 +14,14 @@ help:
 	@echo "make test    run the tests, without those that take minutes each"
 	@echo "make lint    ruff check and ruff format --check"
 	@echo "make types   mypy --strict on src, ordinary mypy on tests"
+	@echo "make docs    build the documentation as a site (build/site), with every warning an error"
+	@echo "make reference  write the pages and pictures of the documentation that are made by code"
+	@echo "make new-user   measure the way from pip install to the results of a first flow"
 	@echo "make bench   run the core benchmark"
 	@echo "make chaos   run 30 seeded schedules of real faults and check every result (build/chaos)"
 	@echo "make survival  all tests on running flows, also those that make test leaves out"
 	@echo "make kafka   fetch the Kafka server of the tests with Maven, into a cache outside the tree"
+	@echo "make chromium  install the browser of the page's tests (Debian and Ubuntu, as root)"
 	@echo "make clean   remove $(VENV), build/ and caches"
 
 venv: $(STAMP)
@@ -48,22 +52,46 @@ $(STAMP): requirements.lock pyproject.toml
 demo: venv
 	$(BIN)/unbroken demo --out build/demo
 
+QUICK := not (slow or spark or cluster or servers)
+
+# Tests that only compute: no sockets, no threads, and no time but that of a simulation. However slowly they run, nothing
+# in them comes too late.
+COMPUTING := tests/bench tests/chaos tests/client tests/network tests/protocol tests/sim
+
+# Running flows and servers are mostly waited for: nodes start, sessions end, results come. Tests that only compute run
+# beside all others, at the lowest priority, and take the time of the cores that these leave over.
 test: venv
 	@mkdir -p build
-	@# Servers are mostly waited for, so their tests run beside those that only compute.
-	@$(BIN)/python -m pytest -q -m "servers and not (slow or cluster)" > build/servers.txt 2>&1 & servers=$$!; \
-	$(BIN)/python -m pytest -q -n 2 -m "not (slow or spark or cluster or servers)"; others=$$?; \
-	wait $$servers; found=$$?; cat build/servers.txt; [ $$others = 0 ] && [ $$found = 0 ]
-	$(BIN)/python -m pytest -q -m "(spark or cluster) and not slow"
+	@nice -n 19 $(BIN)/python -m pytest -q -n 2 --timeout 900 -m "$(QUICK)" $(COMPUTING) > build/computing.txt 2>&1 & computing=$$!; \
+	$(BIN)/python -m pytest -q -m "servers and not (slow or cluster)" > build/servers.txt 2>&1 & servers=$$!; \
+	trap 'kill $$computing $$servers 2>/dev/null; exit 130' INT TERM; \
+	failed=; \
+	$(BIN)/python -m pytest -q -n 2 -m "$(QUICK)" $(COMPUTING:%=--ignore=%) || failed="$$failed, quick tests"; \
+	wait $$servers || failed="$$failed, tests with servers"; cat build/servers.txt; \
+	$(BIN)/python -m pytest -q -m "(spark or cluster) and not slow" || failed="$$failed, tests on Spark and nodes"; \
+	wait $$computing || failed="$$failed, tests that compute"; cat build/computing.txt; \
+	[ -z "$$failed" ] || { echo "failed: $${failed#, }" >&2; exit 1; }
 
 lint: venv
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests docs scripts
+	$(BIN)/ruff format --check src tests docs scripts
 
 types: venv
 	$(BIN)/mypy --strict src
+	MYPYPATH=docs/pictures $(BIN)/mypy --strict scripts docs/hooks.py docs/pictures/draw.py
 	$(BIN)/mypy --allow-untyped-defs --allow-untyped-calls --allow-untyped-decorators --allow-any-generics \
 	  --no-warn-return-any --no-warn-unused-ignores --implicit-reexport tests
+
+docs: venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the site is in build/site; to read it with search: python -m http.server -d build/site"
+
+reference: venv
+	$(BIN)/python -m unbroken.reference docs
+	$(BIN)/python docs/pictures/draw.py
+
+new-user: venv
+	$(BIN)/python scripts/new_user.py
 
 bench: venv
 	$(BIN)/unbroken bench core --json
@@ -72,10 +100,22 @@ chaos: venv
 	$(BIN)/unbroken chaos --seeds 1-30 --json
 
 survival: venv
-	$(BIN)/python -m pytest -q -m "slow or cluster" tests/recovery tests/cluster tests/strategies tests/guarantees tests/ordering tests/bench tests/partitions tests/consistency tests/metrics
+	$(BIN)/python -m pytest -q -m "slow or cluster" tests/recovery tests/cluster tests/strategies tests/guarantees tests/ordering tests/bench tests/partitions tests/consistency tests/metrics tests/deploy tests/testing tests/tracing tests/docs
 
 kafka: venv
 	$(BIN)/python tests/kafka/broker.py fetch
+
+# Elsewhere the tests of the page in a browser are left out and say so; UNBROKEN_CHROMIUM names another one.
+chromium:
+	@if [ -n "$$UNBROKEN_CHROMIUM" ] || command -v chromium >/dev/null 2>&1; then \
+	  echo "there is a Chromium already"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	  (apt-get -qq update || true) && \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	else \
+	  echo "Chromium cannot be installed from here: it takes root and apt-get. Install it, or set UNBROKEN_CHROMIUM" >&2; \
+	  exit 1; \
+	fi
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

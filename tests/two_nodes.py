@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -21,8 +21,9 @@ from unbroken.plan import build_topology
 from unbroken.program import Program
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import InSync, ProposeInSync
-from unbroken.protocol.layout import INGRESS, chained_placement
+from unbroken.protocol.layout import INGRESS, Layout, chained_placement
 from unbroken.spark.analysis import analyse
+from unbroken.tracing.tracing import Tracing
 from unbroken.transport.store import decode_unit
 
 if TYPE_CHECKING:
@@ -77,9 +78,16 @@ def _no_other_generation(generation: int) -> Program:
 class TwoNodes:
     """Runs a flow on nodes ``a`` and ``b``; results are read from the outboxes of both."""
 
-    def __init__(self, flow: Dataflow, session: SparkSession, directory: Path) -> None:
+    def __init__(
+        self,
+        flow: Dataflow,
+        session: SparkSession,
+        directory: Path,
+        traced: Callable[[Node, Layout, InSync], Tracing] | None = None,
+    ) -> None:
         self.flow = flow
         self._session = session
+        self._traced = traced
         self.topology = build_topology(flow, 2)
         self.nodes = {
             name: Node(name, flow, self._programs(), ReplicaDirs(directory / name), "secret", "127.0.0.1", 0)
@@ -108,6 +116,7 @@ class TwoNodes:
             node.members = members
             queries = Queries(node, self._session)
             node.hosting.queries = queries
+            node.tracing = None if self._traced is None else self._traced(node, layout, sync)
             node.begin(layout, sync)
             queries.open()
             thread = threading.Thread(target=node.loop, name=f"loop-{node.name}", daemon=True)

@@ -56,7 +56,7 @@ def subscribe(
     """Results of a ``Client()`` or ``Console()`` sink of a running flow, to iterate over or to use in ``with``.
 
     ``zookeeper`` is the HOST:PORT that `unbroken run` prints, ``token_file`` the ``token`` in the flow's directory.
-    See :class:`Subscription` for the rest.
+    See `Subscription` for the rest.
     """
     token = read_token(Path(token_file))
     return Subscription.of(
@@ -65,7 +65,7 @@ def subscribe(
 
 
 def push_addresses(zookeeper: str, flow: str) -> list[str]:
-    """Where the nodes of a running flow take pushed rows, for :class:`unbroken.push_client.PushClient`."""
+    """Where the nodes of a running flow take pushed rows, for `unbroken.push_client.PushClient`."""
     directory = Directory(zookeeper, flow)
     try:
         directory.refresh()
@@ -87,7 +87,7 @@ class Subscription:
 
     In a flow with a bound on its delay, tentative results come as well while input is missing, unless ``stable_only``
     leaves them out. What holds for units above holds for stable ones, whatever comes between them; the rules for
-    tentative ones are those of :class:`unbroken.client_view.TentativeView`, which also explains ``silence_s``.
+    tentative ones are those of `unbroken.client_view.TentativeView`, which also explains ``silence_s``.
     ``events`` tells when corrections begin and when all of them are there.
 
     ``routes`` has a ``NODE=HOST:PORT`` for each node that is not reached from here at the address that it announces,

@@ -246,6 +246,13 @@ class Settings(BaseModel):
         description="Port of each node's metrics for Prometheus; 0 takes a free one, None turns them off. Local nodes "
         "of one run count up from it.",
     )
+    traces: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000_000,
+        description="One pulse of so many is traced through the flow with OpenTelemetry, 1 is every pulse; so are all "
+        "failures. None turns traces off. Where they go is said by the usual OTEL_* environment variables.",
+    )
     node_memory: str = Field(default="1g", pattern=r"^[1-9][0-9]*[mg]$", description="Heap of a node's Spark driver.")
     node_cores: int = Field(default=2, ge=1, le=256, description="Task slots of a local node's Spark.")
     partitions: int = Field(

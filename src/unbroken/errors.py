@@ -34,6 +34,18 @@ class FlowError(UnbrokenError):
         super().__init__("\n".join(str(problem) for problem in problems))
 
 
+class Refused(UnbrokenError):
+    """What was asked for cannot be done as things are; nothing was changed."""
+
+
+class Unreachable(UnbrokenError):
+    """The flow that something is about is not there, or does not answer."""
+
+
+class DeadlinePassed(UnbrokenError):
+    """What was waited for did not happen in time; it may still."""
+
+
 class InvariantViolation(AssertionError):
     """A protocol object found its own invariant broken: a bug in Unbroken, never a user's mistake."""
 

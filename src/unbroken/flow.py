@@ -122,7 +122,7 @@ class Dataflow:
     availability
         The bound on the delay of results while input is missing, unless segments say otherwise; without one, they wait.
     **settings
-        See :class:`unbroken.config.Settings`.
+        See `unbroken.config.Settings`.
 
     Examples
     --------

@@ -20,23 +20,24 @@ from unbroken.network import is_network
 from unbroken.ordering import bucketed, led_segments, ordering_problems
 from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.redundancy import pair_problems, redundancy_problems
+from unbroken.tracing.installed import tracing_problems
 from unbroken.wording import choices
 
 MAX_SHARDS = 256
 
 
-def load_flow(path: Path) -> Dataflow:
-    """The one ``Dataflow`` that the user's file declares."""
+def load_flow(path: Path, named: str | None = None) -> Dataflow:
+    """The one ``Dataflow`` that the user's file declares; of several the one that is ``named``."""
     if not path.is_file():
         raise FlowError([Problem(str(path), "there is no such file", "give the path of a Python or YAML file")])
     try:
         text = path.read_text()
     except UnicodeDecodeError as error:
         raise FlowError([Problem(str(path), f"this is not text: {error}", "save the file as UTF-8")]) from None
-    return load_text(path, text)
+    return load_text(path, text, named=named)
 
 
-def load_text(path: Path, text: str, generation: int = 1) -> Dataflow:
+def load_text(path: Path, text: str, generation: int = 1, named: str | None = None) -> Dataflow:
     """Run the text of a user's file, which may have changed since; generations of it are modules of their own.
 
     The one place where a file becomes a dataflow, whether it is Python or an operator network.
@@ -64,8 +65,11 @@ def load_text(path: Path, text: str, generation: int = 1) -> Dataflow:
     except (Exception, SystemExit) as error:
         raise FlowError([_failure(path, error)]) from error
     flows = {id(value): value for value in vars(module).values() if isinstance(value, Dataflow)}
+    if named is not None:
+        flows = {key: flow for key, flow in flows.items() if flow.name == named}
     if len(flows) != 1:
-        what = "no Dataflow is declared" if not flows else f"{len(flows)} Dataflows are declared"
+        which = "" if named is None else f" called {named!r}"
+        what = f"no Dataflow{which} is declared" if not flows else f"{len(flows)} Dataflows{which} are declared"
         raise FlowError([Problem(where, what, "declare exactly one at the top level: flow = Dataflow('name')")])
     return next(iter(flows.values()))
 
@@ -101,7 +105,7 @@ def _argument_help(error: BaseException) -> str:
 def build_topology(flow: Dataflow, nodes: int | None = None) -> Topology:
     """The flow's shards and streams; raises with every problem that can be seen without Spark."""
     problems = [*_part_problems(flow), *_segment_problems(flow, nodes or flow.settings.nodes), *pair_problems(flow)]
-    problems += [*ordering_problems(flow), *availability_problems(flow)]
+    problems += [*ordering_problems(flow), *availability_problems(flow), *tracing_problems(flow.where, flow.settings)]
     order = _order(flow, problems)
     if problems:
         raise FlowError(problems)

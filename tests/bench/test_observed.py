@@ -41,6 +41,7 @@ def test_a_unit_that_comes_twice_and_a_count_that_does_not_grow() -> None:
     assert reader.duplicated == 2
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.timeout(240)
 def test_a_short_flow_without_a_kill() -> None:

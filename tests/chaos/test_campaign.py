@@ -10,8 +10,8 @@ import pytest
 from unbroken.chaos.campaign import run_campaign
 from unbroken.chaos.schedule import Kind, make_schedule
 
-LENGTH_S = 8.0
-SHORT = {155: {Kind.KILL_NODE, Kind.RESTART_ALL}}
+LENGTH_S = 5.0
+SHORT = {1956: {Kind.KILL_NODE, Kind.RESTART_ALL}}
 """Seeds, and what happens in the first seconds of their schedules."""
 
 

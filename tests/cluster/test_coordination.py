@@ -253,6 +253,18 @@ def test_a_stopped_replica_is_dropped_and_the_last_one_is_not(server: EmbeddedZo
         assert read_stopped(zk, flow)[first] == "its query failed, too"
 
 
+def test_orders_of_shards_that_are_no_more_are_removed(server: EmbeddedZooKeeper, zk: KazooClient) -> None:
+    flow = next(flows)
+    with Node("a", server.address, flow) as a, Node("b", server.address, flow) as b:
+        wait_for_layout(zk, flow, a, b)
+        for shard in (S0, "s0@2.0"):
+            zk.create(f"/unbroken/{flow}/orders/{shard}/1", b"an order", makepath=True)
+        a.coordination.replica_stopped(ReplicaId(S0, 1), "so that there is another layout")
+        orders = f"/unbroken/{flow}/orders"
+        wait_until(lambda: zk.get_children(orders) == [str(S0)], 20, lambda: f"left: {zk.get_children(orders)}")
+        assert zk.get_children(f"{orders}/{S0}") == ["1"]
+
+
 def test_a_shard_keeps_its_last_replica_when_all_its_nodes_go(server: EmbeddedZooKeeper, zk: KazooClient) -> None:
     flow = next(flows)
     with Node("a", server.address, flow) as a, Node("b", server.address, flow) as b:

@@ -132,7 +132,7 @@ def check_results(got: list[Result], out: Path) -> None:
 def check_cli(directory: Path, killed: str) -> None:
     """`status` shows the survivors and `history` tells what happened."""
     runner = CliRunner()
-    states = json.loads(runner.invoke(cli, ["status", "--dir", str(directory), "--json"]).output)
+    states = json.loads(runner.invoke(cli, ["status", "--dir", str(directory), "--json"]).stdout)["nodes"]
     assert any(state["state"] == "running" and state["node"] != killed for state in states)
     assert "sums.0" in runner.invoke(cli, ["status", "--dir", str(directory)], env={"COLUMNS": "200"}).output
     story = runner.invoke(cli, ["history", "--dir", str(directory)]).output

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from kazoo.client import KazooClient
 
-from partitions.proxy import Proxies
 from protocol.model_parts import chain
 from support import wait_until
 from unbroken import client as client_module
@@ -28,6 +27,7 @@ from unbroken.protocol.layout import chained_placement
 from unbroken.protocol.messages import Ack, Message, Subscribe
 from unbroken.protocol.outbox import Outbox
 from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.testing.proxies import Proxies
 from unbroken.transport.server import NodeServer
 from unbroken.transport.store import encode_unit
 

@@ -21,6 +21,20 @@ def numbers(start: int, stop: int, seed: int) -> pa.Table:
 SCHEMA = "user int, n long"
 
 
+def test_without_a_function_rows_are_their_numbers() -> None:
+    source = Generator(rate=100)
+    assert source.problems() == [] and source.schema.simpleString() == "struct<n:bigint>"
+    rows = source.open().read({"start_ms": 0, "row": 3}, {"start_ms": 0, "row": 6})
+    assert rows.table.to_pydict() == {"n": [3, 4, 5]}
+
+
+def test_function_and_schema_belong_together() -> None:
+    for source in (Generator(numbers, rate=1), Generator(schema="n long", rate=1)):
+        assert source.problems() == [
+            "The function and the schema of a generator belong together; give both, or neither."
+        ]
+
+
 def test_rows_become_due_at_the_rate() -> None:
     reader = Generator(numbers, schema=SCHEMA, rate=1000, seed=3).open()
     first = reader.poll(None, 5_000)

@@ -150,6 +150,21 @@ def test_outcomes_become_answers(server: PushServer, log: Log) -> None:
     assert status == 500 and "boom" in answer["detail"]
 
 
+def test_a_paused_flow_says_so_and_when_to_come_back(server: PushServer, log: Log) -> None:
+    log.answers = [PushOutcome("paused", None, "the flow is paused (Kafka moves)")]
+    status, answer, headers = request(server)
+    assert (status, answer["status"], headers["Retry-After"]) == (503, "paused", "10")
+    assert "Kafka moves" in answer["detail"]
+
+
+def test_a_client_waits_for_the_end_of_a_pause(server: PushServer, log: Log) -> None:
+    log.answers = [PushOutcome("paused", None, "the flow is paused")] * 3
+    assert PushClient([server.address], TOKEN, "clicks", deadline_s=20).send([{"n": 1}]) == 1
+    log.answers = [PushOutcome("paused", None, "the flow is paused")] * 100
+    with pytest.raises(UnbrokenError, match="HTTP 503 paused, the flow is paused"):
+        PushClient([server.address], TOKEN, "clicks", deadline_s=2.0).send([{"n": 1}])
+
+
 def test_requests_wait_side_by_side(log: Log) -> None:
     meeting = threading.Barrier(8, timeout=20)
 

@@ -135,6 +135,48 @@ def test_feeders_given_the_same_entries_write_the_same_bytes(tmp_path: Path) -> 
     assert leader.feeder.rows == LIMIT + 10
 
 
+class Untouched(FlakyReader):
+    """A source that must not be asked for anything."""
+
+    def poll(self, position: Position | None, now_ms: int) -> Cut:
+        raise AssertionError("a paused flow asks a source how far it is")
+
+    def read(self, start: Position | None, end: Position) -> Rows:
+        raise AssertionError("a paused flow reads a source")
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_pulses_of_a_paused_flow_have_no_rows_and_nobody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    leader = Ingress(tmp_path, "a", make_flow(flaky=Flaky(0)))
+    log = run_log(leader, before)
+    rows = leader.feeder.rows
+    log.append(push(len(log) + 1, before + 1, b'{"k":1,"v":1}\n'))
+    leader.take(log[-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(FlakyReader, "poll", Untouched.poll)
+        patch.setattr(FlakyReader, "read", Untouched.read)
+        for pulse in range(before + 1, before + 4):
+            body, final = leader.feeder.poll(10_000, 1, paused=True)
+            assert not final
+            log.append(Entry(len(log) + 1, 1, body, pulse))
+            leader.take(log[-1])
+            assert leader.values("made", pulse) == leader.values("pushed", pulse) == []
+    assert leader.feeder.rows == rows
+    after = leader.feeder.base_at(before + 3)
+    assert after is not None and after.done_through == log[-4].index - 1, "what was pushed before the pause is kept"
+    body, _ = leader.feeder.poll(20_000, 1)
+    log.append(Entry(len(log) + 1, 1, body, before + 4))
+    leader.take(log[-1])
+    assert leader.values("pushed", before + 4) == [1]
+    assert leader.values("made", before + 4) == list(range(before * 30, before * 30 + 30))
+    follower = Ingress(tmp_path, "b", make_flow(flaky=Flaky(0)))
+    for entry in log:
+        follower.take(entry)
+    assert follower.files() == leader.files()
+
+
 def test_units_hold_each_row_once_in_its_shard(tmp_path: Path) -> None:
     ingress = Ingress(tmp_path, "a", make_flow())
     run_log(ingress, 5)

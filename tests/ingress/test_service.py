@@ -22,6 +22,7 @@ from unbroken.protocol.events import Produced, PushArrived, SourcesPolled
 from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.ingress import Entry
 from unbroken.protocol.instructions import PollSources
+from unbroken.protocol.pausing import Pause
 
 DEADLINE_S = 20.0
 REPLICA = ReplicaId(ShardId("ingress", 0), 0)
@@ -43,7 +44,10 @@ class FakeNode:
         self.store = self.dirs.store
         self.programs = SimpleNamespace(consumers=consumers_of(self.flow))
         log = SimpleNamespace(leading=True)
-        self.protocol = SimpleNamespace(sources=SimpleNamespace(log=log), sync=SimpleNamespace(leader="node-1"))
+        self.layout = SimpleNamespace(pause=None)
+        self.protocol = SimpleNamespace(
+            sources=SimpleNamespace(log=log), sync=SimpleNamespace(leader="node-1"), layout=self.layout
+        )
         self.members: dict[str, Any] = {}
         self.cut = threading.Event()
 
@@ -174,6 +178,19 @@ def test_signs_of_producers(place: tuple[FakeNode, dict[str, Script], Gate]) -> 
     assert service.submit(PushBatch.from_bytes(pushed_rows("pushed", "p", 1, [10])), DEADLINE_S).status == "duplicate"
     assert service.submit(PushBatch.from_bytes(pushed_rows("pushed", "p", 2, [20])), DEADLINE_S).status == "logged"
     assert node.entries == 3
+
+
+def test_a_paused_flow_takes_signs_and_no_rows(place: tuple[FakeNode, dict[str, Script], Gate]) -> None:
+    node, _, _ = place
+    service, batch = node.service, PushBatch.from_bytes(pushed_rows("pushed", "p", 1, [10]))
+    assert service is not None
+    node.layout.pause = Pause(0, "the shop moves")
+    refused = service.submit(batch, 1)
+    assert refused.status == "paused" and "the shop moves" in refused.detail and "resume" in refused.detail
+    assert service.submit(PushBatch("pushed", "p", 0, b"", sign="alive"), 1).status == "logged"
+    assert service.submit(PushBatch("pushed", "p", 0, b"", sign="leaving"), DEADLINE_S).status == "logged"
+    node.layout.pause = None
+    assert service.submit(batch, DEADLINE_S).status == "logged"
 
 
 def test_news_is_told_once_and_when_it_is_over() -> None:

@@ -62,6 +62,7 @@ def running(**changes: Any) -> dict[str, Any]:
             "failovers": {**dict.fromkeys(CAUSES, 0), "node_lost": 2},
         },
         "layout_version": 7,
+        "pause": None,
         "joining": {},
         "code": {"generation": 1, "file": "flow.py", "as_given": True},
         "links": ["b"],
@@ -76,6 +77,7 @@ def running(**changes: Any) -> dict[str, Any]:
         "sent": {"acknowledgements": 50, "coordination": 60},
         "traffic": {"data": 1_000, "redundancy": 900, "acknowledgements": 50, "coordination": 60},
         "overhead": 1.01,
+        "traces": {"exported": 120, "dropped": 3, "failed": 5},
         "ingress": {
             "leading": True,
             "term": 3,

@@ -68,7 +68,9 @@ def panels() -> list[dict[str, Any]]:
 
 
 def questions() -> list[str]:
-    return [target["expr"] for panel in panels() for target in panel.get("targets", [])]
+    """What the panels ask, and the marks on the axis of time."""
+    marks = [mark["expr"] for mark in json.loads(DASHBOARD.read_text())["annotations"]["list"] if "expr" in mark]
+    return [*marks, *(target["expr"] for panel in panels() for target in panel.get("targets", []))]
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -93,6 +95,12 @@ def test_the_dashboard_asks_for_what_exists() -> None:
 )
 def test_the_dashboard_shows_what_matters(needed: str) -> None:
     assert any(f"unbroken_{needed}" in question for question in questions())
+
+
+def test_failures_are_marked_on_the_axis_of_time() -> None:
+    marks = json.loads(DASHBOARD.read_text())["annotations"]["list"]
+    (failovers,) = [mark for mark in marks if "unbroken_failovers_total" in mark.get("expr", "")]
+    assert failovers["enable"] and not failovers["hide"]
 
 
 def test_the_panels_of_the_dashboard_have_places_of_their_own() -> None:

@@ -140,8 +140,11 @@ def check_survivor(address: str, killed_s: float) -> None:
     wait_until(lambda: told()["node_lost"] + told()["out_of_sync"] == 3, NOTICED_S, lambda: f"failovers: {told()}")
     assert told()["node_lost"] >= 2
     assert told()["ingress_leader_lost"] == 1
+    # A decision is counted when it is made, and the node hears of the layout a moment later.
+    degraded = "redundancy_degraded_since_timestamp_seconds"
+    wait_until(lambda: len(Scrape(address).all(degraded)) == 3, NOTICED_S, "since when is known of all shards")
     scrape = Scrape(address)
-    since = scrape.all("redundancy_degraded_since_timestamp_seconds")
+    since = scrape.all(degraded)
     assert len(since) == 3 and all(killed_s - 1 <= at_s <= time.time() for at_s in since)
     assert scrape.all("shard_replicas", shard="sums.0", state="wanted") == [2]
     assert scrape.all("shard_replicas", shard="sums.0", state="reachable") == [1]

@@ -18,7 +18,7 @@ KEYS = 7
 MANY, FEW = 200, 2
 """Rows of the two inputs in a pulse."""
 
-PULSES = 40
+PULSES = 24
 OUT = os.environ.get("UNBROKEN_TEST_OUT", "out")
 
 flow = Dataflow(

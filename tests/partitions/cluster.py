@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from partitions.common import Partitions
 from partitions.reader import Reader, start_reader
 from support import wait_until
 from unbroken.chaos.stage import Stage
@@ -21,6 +20,7 @@ from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 from unbroken.protocol.ids import NodeId, ShardId
 from unbroken.protocol.ingress import InSync
 from unbroken.protocol.layout import INGRESS, Layout
+from unbroken.testing.partitions import Partitions
 
 ZOOKEEPER = "zookeeper"
 CLIENT = "client"

@@ -34,7 +34,7 @@ from typing import Any
 
 import psutil
 
-from partitions.common import HERE, Direction, Partitions, T
+from unbroken.testing.partitions import HERE, Direction, Partitions, T
 
 ADDRESSES = ipaddress.ip_network("198.18.0.0/15")
 """Set aside for tests of networks (RFC 2544): nobody's own network is in the way. A network takes a /24 of it."""

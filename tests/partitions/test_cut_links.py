@@ -15,9 +15,9 @@ import pytest
 from partitions.cluster import CLIENT, RESULTS_S, ZOOKEEPER, PartitionedFlow
 from partitions.cut_flow import SINK, TOTALS, complaints, file_complaints, flow_text
 from partitions.namespaces import Network, available
-from partitions.proxy import Proxies
 from partitions.reader import Reader
 from support import wait_until
+from unbroken.testing.proxies import Proxies
 
 allowed, why_not = available()
 needs_namespaces = pytest.mark.skipif(not allowed, reason=why_not)

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from partitions import namespaces
-from partitions.common import HERE, Partitions
 from partitions.namespaces import Network, available
-from partitions.proxy import Proxies
 from support import wait_until
 from unbroken.cluster.processes import spawn
+from unbroken.testing.partitions import HERE, Partitions
+from unbroken.testing.proxies import Proxies
 
 SILENCE_S = 0.3
 """How long nothing has to be heard for a cut to be believed; what is not cut arrives within a millisecond."""

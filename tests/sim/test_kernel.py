@@ -83,7 +83,7 @@ def test_the_same_seed_is_the_same_run_in_another_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=120,
+            timeout=600,
         ).stdout
         for seed in ("1", "2")
     }

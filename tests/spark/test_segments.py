@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-BATCHES = 20
+BATCHES = 12
+"""Of two seconds of event time each: windows end, watermarks pass, and state is dropped several times."""
+
 ROWS = 40
 SCHEMA = "k int, name string, v long, x double, ts timestamp"
 

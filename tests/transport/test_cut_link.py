@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from partitions.proxy import Proxies
 from support import wait_until
 from transport.links import HEARTBEAT_S, TIMEOUT_S, TOKEN, Service, Watched, threads_of
 from unbroken.protocol.messages import Ping
+from unbroken.testing.proxies import Proxies
 from unbroken.transport import server as server_module
 from unbroken.transport.server import NodeServer
 

@@ -3,59 +3,69 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import click
 
 from unbroken import __version__
-from unbroken.cli import hwang, looking, measuring, operating, papers, peers, planning, reliability, running, simulating
-from unbroken.cli.shared import EXIT_FAILED, EXIT_REFUSED, errors
-from unbroken.errors import FlowError, UnbrokenError
-
-COMMANDS = (
-    *(running.check, running.run, running.node, running.demo),
-    *(looking.status, looking.history),
-    *(operating.drain, operating.reinit, operating.upgrade),
-    *(measuring.bench, measuring.chaos, simulating.simulate),
+from unbroken.cli import (
+    coordinating,
+    hwang,
+    killing,
+    looking,
+    measuring,
+    operating,
+    page,
+    papers,
+    pausing,
+    peers,
+    planning,
+    reliability,
+    running,
+    simulating,
+    starting,
 )
+from unbroken.cli.command import group
+
+COMMANDS: dict[str, tuple[click.Command, ...]] = {
+    "Begin": (starting.init, running.check, running.run, running.demo),
+    "See": (looking.status, looking.topology, looking.history, page.ui),
+    "Operate": (operating.drain, operating.reinit, operating.upgrade, pausing.pause, pausing.resume),
+    "Try what fails": (killing.kill, measuring.chaos, simulating.simulate),
+    "Measure": (measuring.bench,),
+    "Set up": (running.node, coordinating.zookeeper, starting.completion),
+}
+"""By what a person wants to do."""
 
 
-class _Commands(click.Group):
-    """Turns Unbroken's own errors into messages; anything else is a bug and keeps its traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except FlowError as error:
-            for problem in error.problems:
-                errors.print(f"[bold red]refused[/] {problem.where}", highlight=False)
-                errors.print(f"  {problem.what}", highlight=False, markup=False)
-                errors.print(f"  -> {problem.remedy}", highlight=False, markup=False)
-            ctx.exit(EXIT_REFUSED)
-        except UnbrokenError as error:
-            errors.print("[bold red]error[/]", end=" ")
-            errors.print(str(error), highlight=False, markup=False)
-            ctx.exit(EXIT_FAILED)
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=[
+        ("unbroken init clicks && cd clicks", "a commented project to begin with"),
+        ("unbroken run flow.py", "run it on this machine"),
+        ("unbroken status --watch", "see how it is, from a second terminal"),
+        ("unbroken kill node-1", "and see that nobody downstream notices"),
+    ],
+)
 @click.version_option(__version__)
 def cli() -> None:
-    """Keep PySpark streaming pipelines producing results through failures."""
+    """Keep PySpark streaming pipelines producing results through failures.
+
+    Every command has --help with examples, and --json where it prints something. Exit codes: 0 done, 1 failed,
+    2 refused, 3 no such flow or no answer, 4 not in time, 5 not well (status --check), 130 interrupted.
+    """
     # kazoo reports every attempt to connect; what comes of them is said once, by the command.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
 
-for command in (*reliability.COMMANDS, *planning.COMMANDS, *hwang.COMMANDS):
-    simulating.simulate.add_command(command)
-
-for command in (*papers.COMMANDS, *peers.COMMANDS):
-    measuring.bench.add_command(command)
-
-for command in COMMANDS:
-    cli.add_command(command)
+simulating.simulate.fill(
+    {"Commands": (*simulating.COMMANDS, *reliability.COMMANDS, *planning.COMMANDS, *hwang.COMMANDS)}
+)
+measuring.bench.fill(
+    {"Unbroken itself": (*measuring.COMMANDS, page.bench_page), "Beside others": (*papers.COMMANDS, *peers.COMMANDS)}
+)
+cli.fill(COMMANDS)
 
 
 def main() -> None:
     """Entry point of the ``unbroken`` command."""
-    cli()
+    cli(prog_name="unbroken")

@@ -8,12 +8,19 @@ from pathlib import Path
 
 import click
 
-from unbroken.cli.shared import errors
+from unbroken.cli.command import command
+from unbroken.cli.shared import AS_JSON
 
 _NAMES = ("overhead", "dynamics", "recovery", "tradeoff", "boxes", "selectivity", "distribution")
 
 
-@click.command("hwang")
+@command(
+    "hwang",
+    examples=[
+        ("unbroken simulate hwang", "all of them, into hwang/"),
+        ("unbroken simulate hwang --experiment recovery --runs 5 --out results", "one of them, quickly"),
+    ],
+)
 @click.option(
     "--experiment",
     "names",
@@ -41,14 +48,12 @@ _NAMES = ("overhead", "dynamics", "recovery", "tradeoff", "boxes", "selectivity"
     show_default=True,
     help="Where a table (CSV) and a picture (PNG) of each experiment are written.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@AS_JSON
 def hwang(
     names: tuple[str, ...], runs: int, seed: int, seconds: float, jobs: int, directory: Path, as_json: bool
 ) -> None:
-    """Overhead and recovery of passive standby, active standby and upstream backup: paper, formulas, simulation.
-
-    Example: unbroken simulate hwang --experiment recovery --runs 5 --out results
-    """
+    """Overhead and recovery of passive standby, active standby and upstream backup: paper, formulas, simulation."""
+    from unbroken.cli.waiting import Waiting
     from unbroken.sim import hwang_report as report
     from unbroken.sim.hwang_run import Plan, Study
     from unbroken.sim.hwang_study import experiment_of
@@ -56,7 +61,8 @@ def hwang(
 
     experiments = [experiment_of(name) for name in dict.fromkeys(names or _NAMES)]
     study = Study(Plan(runs, seed, seconds, jobs), experiments)
-    study.run(lambda sentence: errors.print(sentence, highlight=False, markup=False))
+    with Waiting(f"{len(experiments)} experiments are simulated") as waiting:
+        study.run(waiting.say)
     for experiment in experiments:
         results = study.results(experiment)
         report.write_csv(directory / f"{experiment.name}.csv", experiment, results)

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from unbroken.cli.shared import EXIT_FAILED, errors, out
+from unbroken.cli.command import command, group
+from unbroken.cli.shared import EXIT_FAILED, out
 
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON at the end.")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 
 
-@click.group()
+@group(
+    examples=[
+        ("unbroken bench core", "latency and throughput beside plain Structured Streaming"),
+        ("unbroken bench recovery --sizes 10 --json", "how soon redundancy is back after a kill"),
+        ("unbroken bench peers --systems unbroken,flink-tuned", "beside other systems, on the same events"),
+    ]
+)
 def bench() -> None:
-    """Measure Unbroken on this machine."""
+    """Measure Unbroken on this machine.
+
+    Each takes minutes and wants the machine for itself. Progress is told on stderr, figures on stdout.
+    """
 
 
-@bench.command("core")
+@bench.command("core", examples=[("unbroken bench core --seconds 60", "longer measurements of latency")])
 @click.option("--seconds", default=40, show_default=True, help="Length of each latency measurement.")
 @click.option("--warm-up", default=20, show_default=True, help="Seconds of it that are left out at the start.")
 @click.option("--rows", default=12_000_000, show_default=True, help="Rows of each saturation measurement.")
@@ -29,10 +41,12 @@ def bench_core(seconds: int, warm_up: int, rows: int, as_json: bool) -> None:
     from unbroken.bench.core import CoreSettings, run_core
 
     settings = CoreSettings(latency_seconds=seconds, warm_up_seconds=warm_up, saturation_rows=rows)
-    _print(run_core(settings, say), as_json)
+    with telling("core") as tell:
+        result = run_core(settings, tell)
+    _print(result, as_json)
 
 
-@bench.command("recovery")
+@bench.command("recovery", examples=[("unbroken bench recovery --sizes 1,10", "two sizes of state, in megabytes")])
 @click.option("--sizes", default="10,100", show_default=True, help="Megabytes of state, one measurement each.")
 @click.option("--rate", default=10_000, show_default=True, help="Rows per second meanwhile.")
 @AS_JSON
@@ -41,10 +55,12 @@ def bench_recovery(sizes: str, rate: int, as_json: bool) -> None:
     from unbroken.bench.recovery import RecoverySettings, run_recovery
 
     settings = RecoverySettings(sizes=[int(float(size) * 1e6) for size in sizes.split(",")], rate=rate)
-    _print(run_recovery(settings, say), as_json)
+    with telling("recovery") as tell:
+        result = run_recovery(settings, tell)
+    _print(result, as_json)
 
 
-@bench.command("piecemeal")
+@bench.command("piecemeal", examples=[("unbroken bench piecemeal --size 50", "more state to be copied")])
 @click.option("--size", default=10.0, show_default=True, help="Megabytes of state in all four shards.")
 @click.option("--rate", default=4_000, show_default=True, help="Rows per second meanwhile.")
 @click.option("--pulse", "pulse_ms", default=1_000, show_default=True, help="Shortest pulse in milliseconds.")
@@ -53,10 +69,12 @@ def bench_piecemeal(size: float, rate: int, pulse_ms: int, as_json: bool) -> Non
     """Kill a node of four that hosts two of four shards: are results of the other two later meanwhile?"""
     from unbroken.bench.piecemeal import PiecemealSettings, run_piecemeal
 
-    _print(run_piecemeal(PiecemealSettings(int(size * 1e6), rate, pulse_ms), say), as_json)
+    with telling("piecemeal") as tell:
+        result = run_piecemeal(PiecemealSettings(int(size * 1e6), rate, pulse_ms), tell)
+    _print(result, as_json)
 
 
-@bench.command("delivery")
+@bench.command("delivery", examples=[("unbroken bench delivery --rate 5000", "more rows per second")])
 @click.option("--seconds", default=70, show_default=True, help="Length of the stream of rows, for each way.")
 @click.option("--rate", default=2_000, show_default=True, help="Rows per second.")
 @click.option("--pulse", "pulse_ms", default=750, show_default=True, help="Length of every pulse in milliseconds.")
@@ -65,10 +83,14 @@ def bench_delivery(seconds: int, rate: int, pulse_ms: int, as_json: bool) -> Non
     """Input from all producers against input from one: bytes on the wire, and what a killed node is noticed by."""
     from unbroken.bench.delivery import DeliverySettings, run_delivery
 
-    _print(run_delivery(DeliverySettings(rate, pulse_ms, seconds), say), as_json)
+    with telling("delivery") as tell:
+        result = run_delivery(DeliverySettings(rate, pulse_ms, seconds), tell)
+    _print(result, as_json)
 
 
-@bench.command("strategies")
+@bench.command(
+    "strategies", examples=[("unbroken bench strategies --strategies active,passive --intervals 1,4", "some of them")]
+)
 @click.option("--strategies", default="active,active-standby,passive,upstream,none", show_default=True)
 @click.option("--intervals", default="1,2,4,8", show_default=True, help="Units between two acknowledgements.")
 @click.option("--rate", default=2_000, show_default=True, help="Rows per second.")
@@ -77,7 +99,8 @@ def bench_strategies(strategies: str, intervals: str, rate: int, as_json: bool) 
     """Ways to keep a segment available: bytes for it, and time to go on when its node is killed."""
     from unbroken.bench.strategies import StrategiesSettings, run_strategies, strategies_table
 
-    result = run_strategies(StrategiesSettings.parse(strategies, intervals, rate), say)
+    with telling("strategies") as tell:
+        result = run_strategies(StrategiesSettings.parse(strategies, intervals, rate), tell)
     if as_json:
         _print(result, as_json)
     else:
@@ -85,7 +108,10 @@ def bench_strategies(strategies: str, intervals: str, rate: int, as_json: bool) 
         _print(result["ratios"], as_json)
 
 
-@bench.command("ordering")
+@bench.command(
+    "ordering",
+    examples=[("unbroken bench ordering --orderings pulse,leader-zookeeper --kills leader", "without Kafka")],
+)
 @click.option("--orderings", default="pulse,leader-zookeeper,leader-kafka", show_default=True)
 @click.option("--inputs", default="balanced,unbalanced", show_default=True, help="Rates of the two inputs.")
 @click.option("--kills", default="leader,follower", show_default=True, help="Which node is killed, one run each.")
@@ -96,7 +122,8 @@ def bench_ordering(orderings: str, inputs: str, kills: str, seconds: int, kafka:
     """Input ordered by pulses or by a leader: latency, bytes, and what a killed leader or follower costs."""
     from unbroken.bench.ordering import OrderingSettings, ordering_table, run_ordering
 
-    result = run_ordering(OrderingSettings.parse(orderings, inputs, kills, seconds, kafka), say)
+    with telling("ordering") as tell:
+        result = run_ordering(OrderingSettings.parse(orderings, inputs, kills, seconds, kafka), tell)
     if as_json:
         _print(result, as_json)
     else:
@@ -104,7 +131,9 @@ def bench_ordering(orderings: str, inputs: str, kills: str, seconds: int, kafka:
         _print(result["ratios"], as_json)
 
 
-@bench.command("consistency")
+@bench.command(
+    "consistency", examples=[("unbroken bench consistency --durations 5 --policies process/process", "one failure")]
+)
 @click.option("--durations", default="2,5,15,30", show_default=True, help="Seconds without one of three inputs.")
 @click.option(
     "--policies",
@@ -125,7 +154,8 @@ def bench_consistency(durations: str, policies: str, reconcile: str, as_json: bo
     from unbroken.bench.consistency import consistency_table, run_consistency
     from unbroken.bench.consistency_settings import ConsistencySettings
 
-    result = run_consistency(ConsistencySettings.parse(durations, policies, reconcile, **options), say)
+    with telling("consistency") as tell:
+        result = run_consistency(ConsistencySettings.parse(durations, policies, reconcile, **options), tell)
     if as_json:
         _print(result, as_json)
     else:
@@ -133,7 +163,12 @@ def bench_consistency(durations: str, policies: str, reconcile: str, as_json: bo
         _print(result["ratios"], as_json)
 
 
-@click.command()
+@command(
+    examples=[
+        ("unbroken chaos --seeds 17", "one schedule; the same faults every time"),
+        ("unbroken chaos --seeds 1-30 --json > chaos.jsonl", "a campaign of an hour and a half"),
+    ]
+)
 @click.option("--seeds", default="1-30", show_default=True, help="Schedules to run, as 17, 1-30 or 1-3,8.")
 @click.option("--length", "length_s", default=45.0, show_default=True, help="Seconds in which faults begin.")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), default=Path("build/chaos"), show_default=True)
@@ -141,23 +176,31 @@ def bench_consistency(durations: str, policies: str, reconcile: str, as_json: bo
 def chaos(seeds: str, length_s: float, directory: Path, as_json: bool) -> None:
     """Run a flow through seeded schedules of real faults and check every result.
 
-    Example: unbroken chaos --seeds 17
+    Processes are killed and frozen, disks wiped, ZooKeeper is taken away. Exit code 0 says that every result of every
+    run was exact.
     """
     from unbroken.chaos.campaign import parse_seeds, run_campaign
 
-    passed = run_campaign(
-        parse_seeds(seeds),
-        directory,
-        length_s,
-        click.echo if as_json else lambda _: None,
-        lambda text: errors.print(text, highlight=False, markup=False, soft_wrap=True),
-    )
+    with telling("schedules of faults", "are run") as tell:
+        passed = run_campaign(parse_seeds(seeds), directory, length_s, click.echo if as_json else lambda _: None, tell)
     sys.exit(0 if passed else EXIT_FAILED)
 
 
-def say(text: str) -> None:
-    errors.print(text, highlight=False, markup=False)
+@contextlib.contextmanager
+def telling(what: str, verb: str = "is measured") -> Iterator[Callable[[str], None]]:
+    """Tell what a measurement does, and show that it goes on."""
+    from unbroken.cli.waiting import Waiting
+
+    with Waiting(f"{what} {verb}") as waiting:
+        yield waiting.say
 
 
 def _print(result: dict[str, Any], as_json: bool) -> None:
     click.echo(json.dumps(result) if as_json else json.dumps(result, indent=2))
+
+
+COMMANDS = (
+    *(bench_core, bench_recovery, bench_piecemeal, bench_delivery),
+    *(bench_strategies, bench_ordering, bench_consistency),
+)
+"""What this module has of ``unbroken bench``."""

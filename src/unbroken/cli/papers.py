@@ -8,11 +8,19 @@ from pathlib import Path
 
 import click
 
-from unbroken.cli.measuring import AS_JSON, say
-from unbroken.cli.shared import EXIT_FAILED, out
+from unbroken.cli.command import command
+from unbroken.cli.measuring import AS_JSON, telling
+from unbroken.cli.shared import EXIT_FAILED, answer, out
 
 
-@click.command("paper")
+@command(
+    "paper",
+    examples=[
+        ("unbroken bench paper --list", "which experiments there are"),
+        ("unbroken bench paper mib1 faults", "two of them, into results/"),
+        ("unbroken bench paper mib1 --redraw", "draw again what was measured before"),
+    ],
+)
 @click.argument("names", nargs=-1, metavar="NAME...")
 @click.option("--list", "listed", is_flag=True, help="Say which experiments there are, and end.")
 @click.option("--out", "directory", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
@@ -22,10 +30,7 @@ from unbroken.cli.shared import EXIT_FAILED, out
 def bench_paper(
     names: tuple[str, ...], listed: bool, directory: Path, quick: bool, redraw: bool, as_json: bool
 ) -> None:
-    """Repeat experiments of the papers on the real system: NAME.csv, NAME.png and NAME.json for each.
-
-    Example: unbroken bench paper mib1 faults
-    """
+    """Repeat experiments of the papers on the real system: NAME.csv, NAME.png and NAME.json for each."""
     from unbroken.bench.paper.experiment import Size
     from unbroken.bench.paper.records import redraw as redrawn
     from unbroken.bench.paper.records import run_and_keep
@@ -33,13 +38,15 @@ def bench_paper(
     from unbroken.bench.paper.registry import names as known
 
     if listed or not names:
-        for name in known():
-            found = experiment_of(name)
-            out.print(f"{name:16} {found.title} ({found.source})", highlight=False, markup=False)
+        every = {name: experiment_of(name) for name in known()}
+        text = "\n".join(f"{name:16} {found.title} ({found.source})" for name, found in every.items())
+        facts = {name: {"title": found.title, "source": found.source} for name, found in every.items()}
+        answer(as_json, text, experiments=facts)
         return
     failed, size = False, Size(quick)
     for experiment in [experiment_of(name) for name in names]:
-        kept = redrawn(experiment, directory) if redraw else run_and_keep(experiment, directory, size, say)
+        with telling(experiment.name) as tell:
+            kept = redrawn(experiment, directory) if redraw else run_and_keep(experiment, directory, size, tell)
         failed = failed or bool(kept.failed)
         if as_json:
             click.echo(json.dumps(kept.to_json()))
@@ -49,21 +56,22 @@ def bench_paper(
     sys.exit(EXIT_FAILED if failed else 0)
 
 
-@click.command("results")
+@command(
+    "results",
+    examples=[("unbroken bench results --from docs/results --out docs/results.md", "after `unbroken bench paper`")],
+)
 @click.option("--from", "directory", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
 @click.option("--out", "page", type=click.Path(path_type=Path), default=Path("docs/results.md"), show_default=True)
-def bench_results(directory: Path, page: Path) -> None:
-    """Write the page of results from what `bench paper` left in a directory.
-
-    Example: unbroken bench results --from docs/results --out docs/results.md
-    """
+@AS_JSON
+def bench_results(directory: Path, page: Path, as_json: bool) -> None:
+    """Write the page of results from what `bench paper` left in a directory."""
     from unbroken.bench.paper.registry import names as known
     from unbroken.bench.paper.results import write_page
 
     shown = write_page(directory, page)
     missing = [name for name in known() if name not in shown]
     rest = f"; not yet run: {', '.join(missing)}" if missing else ""
-    out.print(f"{page}: {len(shown)} experiments{rest}", highlight=False, markup=False, soft_wrap=True)
+    answer(as_json, f"{page}: {len(shown)} experiments{rest}", page=str(page), shown=list(shown), missing=missing)
 
 
 COMMANDS = (bench_paper, bench_results)

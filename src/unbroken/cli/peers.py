@@ -8,11 +8,18 @@ from pathlib import Path
 
 import click
 
-from unbroken.cli.measuring import AS_JSON, say
+from unbroken.cli.command import command
+from unbroken.cli.measuring import AS_JSON, telling
 from unbroken.cli.shared import EXIT_FAILED, out
 
 
-@click.command("peers")
+@command(
+    "peers",
+    examples=[
+        ("unbroken bench peers --systems unbroken,flink-tuned", "two of the systems"),
+        ("unbroken bench peers --quick", "only see that they run"),
+    ],
+)
 @click.option("--systems", default="unbroken,spark,spark-cluster,flink,flink-tuned", show_default=True)
 @click.option("--rate", default=5_000, show_default=True, help="Events per second.")
 @click.option("--seconds", type=float, help="Length of the stream of events for each system.  [default: 80]")
@@ -23,15 +30,14 @@ def bench_peers(systems: str, rate: int, seconds: float | None, quick: bool, dir
     """Unbroken, Structured Streaming, a Spark cluster and Flink on the same events, each losing a process by kill -9.
 
     Flink is installed below ~/.cache/unbroken/peers when it is first needed. Leaves peers.csv, .png and .json.
-
-    Example: unbroken bench peers --systems unbroken,flink-tuned
     """
     from unbroken.bench.paper.experiment import Size
     from unbroken.bench.paper.records import read_csv, run_and_keep
     from unbroken.bench.peers.run import Peers, PeersSettings, peers_json, peers_table
 
     experiment = Peers(PeersSettings.parse(systems, rate, seconds))
-    kept = run_and_keep(experiment, directory, Size(quick), say)
+    with telling("peers") as tell:
+        kept = run_and_keep(experiment, directory, Size(quick), tell)
     rows = read_csv(directory / f"{experiment.name}.csv")
     if as_json:
         click.echo(json.dumps({**kept.to_json(), "systems": peers_json(rows)}))

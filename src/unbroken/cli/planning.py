@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from unbroken.cli.command import command
+from unbroken.cli.shared import AS_JSON
+
 if TYPE_CHECKING:
     from unbroken.flow import Dataflow
     from unbroken.sim.calibration import Calibration
@@ -55,7 +58,16 @@ def _number(text: str) -> float | None:
         return None
 
 
-@click.command("plan")
+@command(
+    "plan",
+    examples=[
+        ("unbroken simulate plan my_flow.py --rate 2000", "measure the flow here, and compare the strategies"),
+        (
+            "unbroken simulate plan my_flow.py --rate 2000 --nodes 3 --link 1gbit,1ms --out plan/",
+            "for other machines, with tables and a picture",
+        ),
+    ],
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--rate", type=click.FloatRange(min=0, min_open=True), required=True, help="Rows per second of all sources."
@@ -95,7 +107,7 @@ def _number(text: str) -> float | None:
 @click.option(
     "--out", "directory", type=click.Path(path_type=Path), help="Write calibration.json, plan.json and plan.png there."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@AS_JSON
 def plan(
     file: Path,
     rate: float,
@@ -114,8 +126,6 @@ def plan(
     """Predict what each strategy (ha=) costs a flow and how long recovery takes, to choose one.
 
     The flow's segments run on this machine for some seconds each, to measure them; then the flow is simulated.
-
-    Example: unbroken simulate plan my_flow.py --rate 2000 --nodes 3 --link 1gbit,1ms --out plan/
     """
     from unbroken.plan import load_flow
     from unbroken.sim import plan_report as report
@@ -162,15 +172,16 @@ def _measured(flow: Dataflow, nodes: int, rate: float, say: Callable[[str], None
 @contextlib.contextmanager
 def _telling() -> Iterator[Callable[[str], None]]:
     """Say on stderr what is going on, and keep what Spark and its JVM write there off the screen."""
+    from unbroken.cli.waiting import Waiting
+
     sys.stderr.flush()
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)
     try:
-        with os.fdopen(os.dup(kept), "w") as file:
-            console = Console(file=file)
-            yield lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)
+        with os.fdopen(os.dup(kept), "w") as file, Waiting("the plan is made", Console(file=file)) as waiting:
+            yield waiting.say
     finally:
         os.dup2(kept, 2)
         os.close(kept)

@@ -8,6 +8,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from unbroken.cli.command import command
+from unbroken.cli.shared import AS_JSON
+
 TABLE_WIDTH = 132
 """Columns of the table where the output is no terminal: it does not fit into the usual 80."""
 
@@ -29,7 +32,13 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[int]
 _TIME = click.FloatRange(min=0, min_open=True)
 
 
-@click.command("mttf")
+@command(
+    "mttf",
+    examples=[
+        ("unbroken simulate mttf", "10 to 10,000 nodes, with defaults for failures and repair"),
+        ("unbroken simulate mttf --nodes 10,100 --mttf 720 --mttr 1 --png mttf.png", "a picture of your own figures"),
+    ],
+)
 @click.option(
     "--nodes",
     callback=_counts,
@@ -51,7 +60,7 @@ _TIME = click.FloatRange(min=0, min_open=True)
 )
 @click.option("--runs", type=click.IntRange(min=100), help="Simulated runs; by default enough for about 1 %.")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@AS_JSON
 @click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file.")
 @click.option("--png", "png_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw them into this file.")
 def mttf(
@@ -66,10 +75,7 @@ def mttf(
     csv_file: Path | None,
     png_file: Path | None,
 ) -> None:
-    """Mean time until both nodes of a pair are down: the paper's and the exact formulas, and a simulation.
-
-    Example: unbroken simulate mttf --nodes 10,100 --mttf 720 --mttr 1 --png mttf.png
-    """
+    """Mean time until both nodes of a pair are down: the paper's and the exact formulas, and a simulation."""
     from unbroken.sim import reliability_report as report
     from unbroken.sim.reliability import Machines, Pairs
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from unbroken.cli.shared import EXIT_REFUSED, out
-from unbroken.errors import FlowError, UnbrokenError
+from unbroken.cli.command import command
+from unbroken.cli.shared import AS_JSON, errors, out, quiet
+from unbroken.errors import Refused, UnbrokenError
 
 if TYPE_CHECKING:
     from unbroken.flow import Dataflow
@@ -27,55 +26,53 @@ PORT = click.IntRange(0, 65_535)
 FLOW_FILE = click.argument("file", type=click.Path(path_type=Path))
 
 
-@click.command()
+@command(
+    examples=[
+        ("unbroken check flow.py", "exit code 0: it can be run; 2: refused, with reasons"),
+        ("unbroken check flow.py --nodes 5", "for another number of nodes than in the file"),
+        ("unbroken check network.yaml --json", "problems or schemas, for programs"),
+    ]
+)
 @FLOW_FILE
 @click.option("--nodes", type=int, help="Nodes the flow will run on, if not the number in the file.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@AS_JSON
 def check(file: Path, nodes: int | None, as_json: bool) -> None:
     """Say whether a flow can be run, and if not why and what to do.
 
-    FILE is a Python file that declares a dataflow, or an operator network in YAML.
-
-    Example: unbroken check my_flow.py
+    FILE is a Python file that declares a dataflow, or an operator network in YAML. Spark analyses every segment, and
+    nothing is run. What replicas could disagree on, such as clocks and randomness, is refused.
     """
     from unbroken.plan import build_topology, load_flow
     from unbroken.spark.analysis import analyse
     from unbroken.spark.horizon import settled
     from unbroken.spark.session import start_session
 
-    try:
-        flow = load_flow(file)
-        topology = build_topology(flow, nodes)
-        with _quiet():
-            session = start_session("unbroken-check", flow.settings, "local[1]")
-            try:
-                analysis = analyse(flow, tuple(topology.segments), session)
-                topology = settled(topology, analysis.horizons)
-            finally:
-                session.stop()
-    except FlowError as error:
-        if not as_json:
-            raise
-        problems = [{"where": p.where, "what": p.what, "remedy": p.remedy} for p in error.problems]
-        click.echo(json.dumps({"ok": False, "problems": problems}))
-        raise SystemExit(EXIT_REFUSED) from None
+    flow = load_flow(file)
+    topology = build_topology(flow, nodes)
+    with quiet():
+        session = start_session("unbroken-check", flow.settings, "local[1]")
+        try:
+            analysis = analyse(flow, tuple(topology.segments), session)
+            topology = settled(topology, analysis.horizons)
+        finally:
+            session.stop()
     if as_json:
         schemas = {name: schema.simpleString() for name, schema in analysis.schemas.items()}
         bounds = {name: how.to_json() for name, how in topology.availability.items()}
         more = {"availability": bounds, "tentative": _tentative(flow, topology)} if bounds else {}
         click.echo(json.dumps({"ok": True, "flow": flow.name, "schemas": schemas, **more}))
         return
-    out.print(f"[bold green]ok[/] {flow.name}: {len(topology.streams)} streams", highlight=False)
+    out.print(f"[bold green]ok[/] {flow.name}: {len(topology.streams)} streams", highlight=False, soft_wrap=True)
     for name, schema in analysis.schemas.items():
         segment = flow.segments.get(name)
         copies = "source" if segment is None else _copies(segment.shards, topology.strategy(name))
         copies += _bound(topology.availability[name]) if name in topology.availability else ""
-        out.print(f"  {name} ({copies}): {schema.simpleString()}", highlight=False, markup=False)
+        out.print(f"  {name} ({copies}): {schema.simpleString()}", highlight=False, markup=False, soft_wrap=True)
     for name, shown in _tentative(flow, topology).items():
         sink = flow.sinks[name]
         what = "tentative results, which stable ones replace" if shown else "stable results only"
         kind = type(sink.connector).__name__
-        out.print(f"  {name} ({kind}, takes {sink.input}): {what}", highlight=False, markup=False)
+        out.print(f"  {name} ({kind}, takes {sink.input}): {what}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _tentative(flow: Dataflow, topology: Topology) -> dict[str, bool]:
@@ -133,7 +130,14 @@ def _copies(shards: int, strategy: Strategy) -> str:
     return text
 
 
-@click.command()
+@command(
+    examples=[
+        ("unbroken run flow.py", "state and logs go to .unbroken/FLOW; Ctrl-C ends it"),
+        ("unbroken run flow.py --nodes 4 --standbys 1", "more nodes than the file says, and one in reserve"),
+        ("unbroken run flow.py --fresh", "forget what an earlier run has left"),
+        ("unbroken run flow.py --json > events.jsonl", "what happens, one JSON object per line"),
+    ]
+)
 @FLOW_FILE
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Where state and logs are kept.")
 @click.option("--nodes", type=int, help="Local nodes to start, if not the number in the file.")
@@ -144,6 +148,10 @@ def _copies(shards: int, strategy: Strategy) -> str:
     type=PORT,
     help="Port of the first node's metrics, from which the others count up; free ones by default.",
 )
+@click.option("--page-port", type=PORT, default=0, help="Port of the live page; a free one by default.")
+@click.option("--no-page", is_flag=True, help="Do without the live page.")
+@click.option("--demo", "demo_page", is_flag=True, help="Let the page kill and freeze nodes, to see what happens.")
+@click.option("--json", "as_json", is_flag=True, help="Print what happens, one JSON object per line.")
 def run(
     file: Path,
     directory: Path | None,
@@ -151,18 +159,25 @@ def run(
     standbys: int | None,
     fresh: bool,
     metrics_port: int | None,
+    page_port: int,
+    no_page: bool,
+    demo_page: bool,
+    as_json: bool,
 ) -> None:
     """Run a flow on local nodes with an embedded ZooKeeper, until it ends or Ctrl-C.
 
-    FILE is a Python file that declares a dataflow, or an operator network in YAML.
-    What an earlier run of the flow has left in the directory is gone on with, however that run ended.
-
-    Example: unbroken run my_flow.py
+    FILE is a Python file that declares a dataflow, or an operator network in YAML. Rows of console sinks are printed,
+    and whatever happens to the nodes; a node that dies is started again. What an earlier run of the flow has left in
+    the directory is gone on with, however that run ended.
     """
+    from unbroken.cli.page import page_beside
+    from unbroken.cli.waiting import Waiting
     from unbroken.cluster.launcher import LocalCluster
+    from unbroken.cluster.telling import Events, Lines
     from unbroken.cluster.watch import follow, greet
     from unbroken.plan import load_flow
 
+    teller = Events(click.echo) if as_json else Lines(out)
     flow = load_flow(file)
     where = directory or Path(".unbroken") / flow.name
     signal.signal(signal.SIGTERM, _interrupt)
@@ -170,16 +185,17 @@ def run(
         metrics_port = flow.settings.metrics_port or 0
     with LocalCluster(file, where, nodes=nodes, standbys=standbys, fresh=fresh, metrics_port=metrics_port) as cluster:
         if cluster.resumed:
-            out.print(f"{flow.name}: going on with the run in {cluster.directory}", highlight=False)
-        out.print(f"{flow.name}: logs are in {cluster.logs}", highlight=False)
+            teller.say("resumed", f"{flow.name}: going on with the run in {cluster.directory}")
+        teller.say("starting", f"{flow.name}: logs are in {cluster.logs}", flow=flow.name, logs=str(cluster.logs))
         try:
-            with out.status("starting") as spinner:
+            with Waiting("starting") as waiting:
                 cluster.start()
-                cluster.wait_ready(progress=lambda text: spinner.update(text))
-            greet(cluster, out)
-            follow(cluster, out)
+                cluster.wait_ready(progress=waiting.show)
+            with page_beside(cluster, None if no_page else page_port, demo_page) as page:
+                greet(cluster, teller, page)
+                follow(cluster, teller)
         except KeyboardInterrupt:
-            out.print("stopping")
+            teller.say("stopping", "stopping")
 
 
 def _interrupt(*_: object) -> None:
@@ -187,7 +203,18 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-@click.command()
+@command(
+    examples=[
+        (
+            "unbroken node --zookeeper zk1:2181 --flow my_flow.py --host 10.0.0.7 --token-file token",
+            "one node of the flow; start one on each machine",
+        ),
+        (
+            "unbroken node --zookeeper zk1:2181 --flow my_flow.py --host 10.0.0.9 --token-file token --standby",
+            "one in reserve, for replicas that lose their node",
+        ),
+    ]
+)
 @click.option("--name", help="Name of the node; its host name and process number by default.")
 @click.option("--flow", "file", required=True, type=click.Path(path_type=Path), help="The flow's file, Python or YAML.")
 @click.option("--zookeeper", required=True, help="HOST:PORT of the ZooKeeper the flow uses.")
@@ -202,6 +229,12 @@ def _interrupt(*_: object) -> None:
 @click.option("--port", default=0, show_default=True, help="Port for the other nodes; 0 picks a free one.")
 @click.option("--nodes", type=int, help="Number of nodes of the flow, if not the number in the file.")
 @click.option("--spark-master", help="Spark master URL; the node's own cores by default.")
+@click.option(
+    "--spark-conf",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A Spark setting of this node, in addition to those of the flow. May be repeated.",
+)
 @click.option("--standby", is_flag=True, help="Begin with nothing to do, ready to take replicas that lose their node.")
 @click.option(
     "--route",
@@ -218,6 +251,13 @@ def _interrupt(*_: object) -> None:
     help="Port for Prometheus and probes (/metrics, /ready, /live); 0 picks a free one. The flow's metrics_port by "
     "default, which is off.",
 )
+@click.option(
+    "--push-port",
+    type=PORT,
+    default=0,
+    show_default=True,
+    help="Port for pushed rows, if a source takes them; 0 picks a free one.",
+)
 def node(
     name: str | None,
     file: Path,
@@ -228,13 +268,16 @@ def node(
     port: int,
     nodes: int | None,
     spark_master: str | None,
+    spark_conf: tuple[str, ...],
     standby: bool,
     routes: tuple[str, ...],
     metrics_port: int | None,
+    push_port: int,
 ) -> None:
     """Join a node to a flow, on this machine or another one.
 
-    Example: unbroken node --zookeeper zk1:2181 --flow my_flow.py --host 10.0.0.7 --token-file token
+    The flow begins when as many nodes as its `nodes` setting says have joined. Started again with the same name and
+    directory, a node goes on with what it had. It ends with SIGTERM; what happens is written to stderr.
     """
     import socket
 
@@ -249,7 +292,7 @@ def node(
         logging.getLogger(chatty).setLevel(logging.WARNING)
     token = os.environ.get("UNBROKEN_TOKEN") or (read_token(token_file) if token_file else "")
     if not token:
-        raise UnbrokenError("the flow's token is needed: give --token-file, or set UNBROKEN_TOKEN")
+        raise Refused("the flow's token is needed: give --token-file, or set UNBROKEN_TOKEN")
     options = NodeOptions(
         name=name or f"{socket.gethostname()}-{os.getpid()}",
         flow_file=file,
@@ -260,9 +303,11 @@ def node(
         port=port,
         nodes=nodes,
         spark_master=spark_master,
+        spark=_pairs(spark_conf),
         standby=standby,
         routes=Routes.parse(routes),
         metrics_port=metrics_port,
+        push_port=push_port,
     )
     try:
         run_node(options)
@@ -274,28 +319,36 @@ def node(
         raise
 
 
-@click.command()
+def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    """Settings that were given as KEY=VALUE."""
+    for text in texts:
+        if not text.partition("=")[0] or "=" not in text:
+            raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE", param_hint="--spark-conf")
+    return {key: value for key, _, value in (text.partition("=") for text in texts)}
+
+
+@command(
+    examples=[
+        ("unbroken demo", "about two minutes; tables and a picture in build/demo"),
+        ("unbroken demo --seconds 40 --json", "a shorter one, with its figures as JSON"),
+    ]
+)
 @click.option("--out", "directory", type=click.Path(path_type=Path), default=Path("build/demo"), show_default=True)
 @click.option("--rate", default=2_000, show_default=True, help="Packets per second.")
 @click.option("--seconds", default=70, show_default=True, help="Length of the packet stream.")
 @click.option("--no-kill", is_flag=True, help="Leave all nodes alive.")
-def demo(directory: Path, rate: int, seconds: int, no_kill: bool) -> None:
-    """Run the network-monitoring flow on three nodes, kill one, and show that nobody downstream notices."""
+@AS_JSON
+def demo(directory: Path, rate: int, seconds: int, no_kill: bool, as_json: bool) -> None:
+    """Run the network-monitoring flow on three nodes, kill one, and show that nobody downstream notices.
+
+    Every single result is compared with what it should be. Exit code 0 says that all of them are right.
+    """
     from unbroken.demo.runner import run_demo
 
-    sys.exit(run_demo(directory, rate=rate, seconds=seconds, kill=not no_kill, console=out))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what Spark and its JVM write to stderr off the screen: the command's own words are what is asked for."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    console = errors if as_json else out
+    code = run_demo(directory, rate=rate, seconds=seconds, kill=not no_kill, console=console)
+    if as_json:
+        figures = directory / "result.json"
+        found = json.loads(figures.read_text()) if code in (0, 1) else {}
+        click.echo(json.dumps({"ok": code == 0, "directory": str(directory), **found}))
+    sys.exit(code)

@@ -7,15 +7,30 @@ import sys
 
 import click
 
-from unbroken.cli.shared import EXIT_FAILED, errors, out
+from unbroken.cli.command import group
+from unbroken.cli.shared import AS_JSON, EXIT_FAILED, out, say
 
 
-@click.group()
+@group(
+    examples=[
+        ("unbroken simulate faults --seeds 200 --jobs 2", "random flows under random faults"),
+        ("unbroken simulate plan flow.py --rate 2000", "what each way to stay available would cost your flow"),
+    ]
+)
 def simulate() -> None:
-    """Run the real protocol on simulated machines, links and faults."""
+    """Run the real protocol on simulated machines, links and faults.
+
+    Time is virtual, so a minute of a small flow takes seconds, and every run can be repeated from its seed.
+    """
 
 
-@simulate.command("faults")
+@simulate.command(
+    "faults",
+    examples=[
+        ("unbroken simulate faults --seeds 200 --jobs 2", "a campaign on two cores"),
+        ("unbroken simulate faults --first 17 --seeds 1", "one of them again"),
+    ],
+)
 @click.option("--seeds", default=20, show_default=True, help="How many random flows to run.")
 @click.option("--first", default=0, show_default=True, help="The first seed.")
 @click.option("--length", "length_s", default=20.0, show_default=True, help="Simulated seconds in which faults begin.")
@@ -43,49 +58,51 @@ def simulate_faults(
     story: bool,
     as_json: bool,
 ) -> None:
-    """Random flows under random faults: no invariant broken, and the output of a run without faults.
-
-    Example: unbroken simulate faults --first 17 --seeds 1
-    """
+    """Random flows under random faults: no invariant broken, and the output of a run without faults."""
+    from unbroken.cli.waiting import Waiting
     from unbroken.sim.campaign import Options, Outcome, run_campaign, sentence, summary
 
     options = Options(length_s, mean_s, most_nodes, check_every)
     outcomes: list[Outcome] = []
+    waiting = Waiting(f"{seeds} flows are run")
 
     def told(outcome: Outcome) -> None:
         outcomes.append(outcome)
+        waiting.show(f"{seeds} flows are run", len(outcomes), seeds)
         if as_json:
             click.echo(json.dumps(outcome.to_json()))
         if outcome.ok:
-            _say(f"seed {outcome.seed} passed in {outcome.took_s:.1f} s: {outcome.flow}")
+            waiting.say(f"seed {outcome.seed} passed in {outcome.took_s:.1f} s: {outcome.flow}")
             return
-        _say(f"seed {outcome.seed} FAILED: {outcome.flow}\n  {outcome.failure}\n  {options.command(outcome.seed)}")
+        again = options.command(outcome.seed)
+        waiting.say(f"seed {outcome.seed} FAILED: {outcome.flow}\n  {outcome.failure}\n  {again}")
         for line in outcome.story:
             click.echo(line, err=as_json)
 
-    passed = run_campaign(range(first, first + seeds), options, story, told, jobs)
-    _say(sentence(summary(outcomes)))
+    with waiting:
+        passed = run_campaign(range(first, first + seeds), options, story, told, jobs)
+    say(sentence(summary(outcomes)))
     click.echo(json.dumps({"summary": summary(outcomes)}, indent=None if as_json else 2))
     sys.exit(0 if passed else EXIT_FAILED)
 
 
-@simulate.command("scale")
+@simulate.command("scale", examples=[("unbroken simulate scale --nodes 100 --seconds 10", "a hundred nodes")])
 @click.option("--nodes", default=100, show_default=True)
 @click.option("--seconds", default=10.0, show_default=True, help="Simulated seconds.")
 @click.option("--pulse", "pulse_ms", default=1_000.0, show_default=True, help="Length of every pulse in milliseconds.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--mesh", is_flag=True, help="Link every node to every other one, as real nodes are.")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@AS_JSON
 def simulate_scale(nodes: int, seconds: float, pulse_ms: float, seed: int, mesh: bool, as_json: bool) -> None:
     """One flow on many nodes without faults: how fast it is simulated."""
     from unbroken.sim.scale import run_scale
 
-    result = run_scale(nodes, seconds, pulse_ms, seed, mesh, _say)
+    result = run_scale(nodes, seconds, pulse_ms, seed, mesh, say)
     if as_json:
         click.echo(json.dumps(result))
     else:
         out.print_json(data=result)
 
 
-def _say(text: str) -> None:
-    errors.print(text, highlight=False, markup=False, soft_wrap=True)
+COMMANDS = (simulate_faults, simulate_scale)
+"""What this module has of ``unbroken simulate``."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoNodeError, NotEmptyError
 
 from unbroken.cluster.documents import (
     Member,
@@ -19,6 +19,7 @@ from unbroken.cluster.documents import (
     read_in_sync,
     read_members,
     read_names,
+    read_pause,
     read_stopped,
     read_suspicions,
     read_wish,
@@ -155,6 +156,7 @@ class Controller:
             wished=read_wish(self.client, self.flow),
             switched={ShardId.parse(name) for name in read_names(self.client, self.flow, "switched")},
             suspected=self.absence.suspects(disks, self._suspicions(), self.connected()),
+            pause=read_pause(self.client, self.flow),
         )
         return situation, None if sync is None else sync.version
 
@@ -179,13 +181,20 @@ class Controller:
             for replica in self._replicas(part):
                 if replica not in layout.placement or (part == "caught-up" and replica not in layout.joining):
                     self._remove(f"{part}/{replica}")
-        for name in read_names(self.client, self.flow, "switched") if len(layout.generations) == 1 else ():
+        if len(layout.generations) > 1:
+            return
+        for name in read_names(self.client, self.flow, "switched"):
             self._remove(f"switched/{name}")
+        shards = {str(shard) for shard in self.programs.shape(layout.generations).placed_shards}
+        for name in read_names(self.client, self.flow, "orders"):
+            if name not in shards:
+                self._remove(f"orders/{name}")
 
     def _remove(self, name: str) -> None:
+        """Remove a document and what is below it; what somebody adds at this moment is removed another time."""
         try:
-            self.client.delete(f"{root_of(self.flow)}/{name}")
-        except NoNodeError:
+            self.client.delete(f"{root_of(self.flow)}/{name}", recursive=True)
+        except (NoNodeError, NotEmptyError):
             return
 
     def _tell(self, decision: Decision) -> None:

@@ -80,19 +80,19 @@ class SinkWorkers:
             except FileNotFoundError:
                 # Dropped from the outbox meanwhile, which happens only to units that are done with.
                 log.info("unit %d of %s was delivered by another replica", header.number, header.stream)
-                self._post(SinkDelivered(header.stream, header.number))
+                self._post(SinkDelivered(header.stream, header.number, written=False))
                 return
             except Exception as error:
                 reason = f"it cannot be read: {error}"
             else:
-                failure = self._hand_over(writer, header, table)
+                written, failure = self._hand_over(writer, header, table)
                 if failure is None:
-                    self._post(SinkDelivered(header.stream, header.number))
+                    self._post(SinkDelivered(header.stream, header.number, written))
                     return
                 if not header.stable:
                     # A stable unit will take its place, and must not wait behind it.
                     log.warning("a tentative unit of %s is left out: %s", header.stream, failure)
-                    self._post(SinkDelivered(header.stream, header.number))
+                    self._post(SinkDelivered(header.stream, header.number, written=False))
                     return
                 if job.once:
                     self._post(SinkFailed(header.stream, header.number, failure))
@@ -101,12 +101,13 @@ class SinkWorkers:
             log.warning("unit %d of %s not delivered, trying again: %s", header.number, header.stream, reason)
             self._closed.wait(RETRY_S)
 
-    def _hand_over(self, writer: SinkWriter, header: UnitHeader, table: pa.Table) -> str | None:
-        """Give a unit to its sink; why the sink failed, None if it has the unit. A sink may be a user's code."""
+    def _hand_over(self, writer: SinkWriter, header: UnitHeader, table: pa.Table) -> tuple[bool, str | None]:
+        """Give a unit to its sink: whether that wrote it, and why the sink failed, None if it has the unit. A sink may
+        be a user's code."""
         try:
             written = writer.deliver(header, table) if header.stable else writer.deliver_tentative(header, table)
         except Exception as error:
-            return f"{type(error).__name__}: {error}"
+            return False, f"{type(error).__name__}: {error}"
         if written:
             self.writes[header.stream.home] += 1
-        return None
+        return bool(written), None

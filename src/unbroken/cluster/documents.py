@@ -11,9 +11,11 @@
 | ``caught-up/<replica>`` | the replica's node | a joining replica keeps up with its peers |
 | ``draining/<node>`` | `unbroken drain` | this node is to be left |
 | ``renewed/<replica>`` | `unbroken reinit` | this replica is to be built again |
+| ``paused`` | `unbroken pause`; `unbroken resume` removes it | since when and why no source is to be read |
 | ``code/<generation>`` | `unbroken upgrade`, the first by the nodes | the text and the shape of the user's code |
 | ``upgrade`` | `unbroken upgrade`; the controller | the generation to go over to; or why it is refused |
 | ``switched/<shard>`` | the shard's nodes | its results have taken the place of its predecessor's |
+| ``orders/<shard>``, ``orders/<shard>/<number>`` | the shard's leader | who leads, and its orders (`order_zookeeper`) |
 | ``history/e<number>`` | every node | sentences |
 | ``controller`` | candidates | kazoo's election |
 """
@@ -29,10 +31,11 @@ from kazoo.exceptions import NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
-from unbroken.errors import UnbrokenError
+from unbroken.errors import Unreachable
 from unbroken.protocol.ids import NodeId, ReplicaId
 from unbroken.protocol.ingress import InSync
 from unbroken.protocol.layout import Layout, Topology
+from unbroken.protocol.pausing import Pause
 
 RETRY_FIRST_S = 0.1
 RETRY_LONGEST_S = 0.5
@@ -101,7 +104,7 @@ def connect(address: str, session_timeout_s: float, deadline_s: float = 20) -> K
         client.start(timeout=deadline_s)
     except KazooTimeoutError:
         client.close()
-        raise UnbrokenError(
+        raise Unreachable(
             f"no ZooKeeper answers at {address}. Start the flow with `unbroken run`, or give the address of "
             "the ensemble it uses with --zookeeper HOST:PORT."
         ) from None
@@ -170,6 +173,18 @@ def wish_bytes(generation: int) -> bytes:
 
 def refusal_bytes(reason: str) -> bytes:
     return json.dumps({"refused": reason}).encode()
+
+
+def read_pause(client: KazooClient, flow: str) -> Pause | None:
+    """Whether the sources are not to be read."""
+    try:
+        return Pause.from_json(json.loads(client.get(f"{root_of(flow)}/paused")[0]))
+    except NoNodeError:
+        return None
+
+
+def pause_bytes(pause: Pause) -> bytes:
+    return json.dumps(pause.to_json()).encode()
 
 
 def read_names(client: KazooClient, flow: str, part: str) -> list[str]:

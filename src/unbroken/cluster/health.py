@@ -10,6 +10,7 @@ from typing import Any
 from unbroken.protocol.ids import ReplicaId, ShardId, generation_of
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.node import NodeProtocol
+from unbroken.protocol.pausing import Rest, rest_of
 from unbroken.protocol.replica import SegmentReplica
 
 
@@ -59,15 +60,18 @@ def _reachable(protocol: NodeProtocol, replica: ReplicaId) -> bool:
 def timing(protocol: NodeProtocol, replica: SegmentReplica, now_ms: float, clock_ms: float) -> dict[str, float]:
     """How late a replica is, in ms: ``lag_ms``, and where they are known ``gap_ms`` and ``latency_ms``.
 
-    ``now_ms`` is the time by which the protocol goes, ``clock_ms`` the time of day by which the sources cut.
+    ``now_ms`` is the time by which the protocol goes, ``clock_ms`` the time of day by which the sources cut. While a
+    pause keeps units from coming there is no gap, and nothing gets later.
     """
-    out = {"lag_ms": _lag_ms(replica, clock_ms)}
+    still = rest_of(protocol.topology, protocol.layout) is Rest.STILL
+    pause = protocol.layout.pause
+    out = {"lag_ms": _lag_ms(replica, clock_ms if pause is None or not still else min(clock_ms, pause.since_ms))}
     moved_ms = protocol.moved.get(replica.replica)
     if moved_ms is None:
         return out
     ago_ms = max(0.0, now_ms - moved_ms)
     outputs = protocol.topology.outputs(replica.replica.shard)
-    if replica.final is None and any(protocol.topology.is_sink(stream.consumer) for stream in outputs):
+    if replica.final is None and not still and any(protocol.topology.is_sink(stream.consumer) for stream in outputs):
         out["gap_ms"] = round(ago_ms, 1)
     cut_ms = _cut_ms(replica)
     if cut_ms is not None and protocol.progress.get(replica.replica) == replica.pulse:

@@ -23,6 +23,7 @@ from unbroken.protocol.events import Produced, PushArrived, SourcesPolled
 from unbroken.protocol.ids import ReplicaId
 from unbroken.protocol.ingress import Entry
 from unbroken.protocol.instructions import PollSources
+from unbroken.protocol.pausing import Pause
 
 if TYPE_CHECKING:
     from unbroken.cluster.node import Node
@@ -42,6 +43,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 PUSH_BUFFER_BYTES = 128 * 1024 * 1024
 """Pushed rows that are logged but not yet cut by a pulse; beyond it producers are asked to wait."""
+
+
+def _paused(pause: Pause) -> str:
+    why = f" ({pause.reason})" if pause.reason else ""
+    return f"the flow is paused{why} and takes no rows until somebody says `unbroken resume`; send them again then"
 
 
 class IngressService:
@@ -107,6 +113,8 @@ class IngressService:
         protocol = self._node.protocol
         if protocol is None or protocol.sources is None or not protocol.sources.log.leading:
             return PushOutcome("not-leader", self._leader_address(), "another node leads the ingress")
+        if protocol.layout.pause is not None and not batch.sign:
+            return PushOutcome("paused", None, _paused(protocol.layout.pause))
         ledger = self._ledgers.get(batch.source)
         if ledger is None:
             return PushOutcome("refused", None, f"there is no push source {batch.source!r}")
@@ -191,7 +199,7 @@ class IngressService:
             self._node.tell(sentence)
 
     def _poll(self, step: PollSources) -> None:
-        body, final = self.feeder.poll(int(self._clock() * 1000), step.generation, step.layout)
+        body, final = self.feeder.poll(int(self._clock() * 1000), step.generation, step.layout, paused=step.paused)
         self._node.post(SourcesPolled(step.pulse, body, final))
 
     def _trim(self, units: Mapping[str, int]) -> None:

@@ -96,6 +96,7 @@ from unbroken.protocol.replica import SegmentReplica
 from unbroken.protocol.units import UnitHeader
 from unbroken.spark.offsets import cut_from, offset_of
 from unbroken.spark.runner import CutInfo, QueryRunner
+from unbroken.tracing.tracing import Tracing
 from unbroken.transport.server import NodeServer
 
 log = logging.getLogger(__name__)
@@ -144,6 +145,7 @@ class Node:
         self.metrics = ""
         """Where this node's metrics are read, as host:port; nowhere if it is empty."""
         self.snapshots: Snapshots | None = None
+        self.tracing: Tracing | None = None
         self.warm_up: WarmUp | None = None
         self._events: queue.Queue[tuple[Event, Any]] = queue.Queue(EVENT_LIMIT)
         self._lock = threading.Lock()
@@ -297,6 +299,7 @@ class Node:
             future.cancel()
         parts = [self.transfers.close, self.hosting.close, self.orders.close, self.links.close]
         parts += [] if self.coordination is None else [self.coordination.close]
+        parts += [] if self.tracing is None else [self.tracing.close]
         for close in [*parts, self.server.close]:
             try:
                 close()
@@ -409,10 +412,13 @@ class Node:
     # --- carrying out ---------------------------------------------------------------------------------
 
     def _handle(self, protocol: NodeProtocol, event: Event, payload: Any) -> None:
+        began_ns = 0 if self.tracing is None else time.time_ns()
         with self._lock:
             steps = protocol.handle(event, time.monotonic() * 1000)
         for step in steps:
             self._carry_out(step, payload)
+        if self.tracing is not None:
+            self.tracing.seen(began_ns, event, steps)
 
     def _carry_out(self, step: Instruction, payload: Any) -> None:
         self._carry[type(step)](step, payload)

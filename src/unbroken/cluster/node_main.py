@@ -10,9 +10,10 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from unbroken.cluster.control import ControlSettings
 from unbroken.cluster.coordination import Callbacks, Coordination, Member, connect
@@ -23,7 +24,10 @@ from unbroken.cluster.queries import Queries
 from unbroken.cluster.replica_dirs import ReplicaDirs
 from unbroken.cluster.routes import Routes
 from unbroken.cluster.snapshotting import Snapshots
+from unbroken.cluster.supervision import Supervision
+from unbroken.cluster.traces import open_traces
 from unbroken.cluster.warmup import WarmUp
+from unbroken.config import Settings
 from unbroken.connectors.push import Push
 from unbroken.connectors.push_http import PushServer
 from unbroken.errors import UnbrokenError
@@ -31,13 +35,18 @@ from unbroken.flow import Dataflow
 from unbroken.metrics.server import MetricsServer
 from unbroken.plan import build_topology, load_flow
 from unbroken.program import Program
-from unbroken.spark.analysis import analyse
+from unbroken.spark.analysis import Analysis, analyse
+from unbroken.spark.executors import check_executors
+from unbroken.spark.master import is_local
 from unbroken.spark.session import start_session
 from unbroken.spark.snapshots import SnapshotStore
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from pyspark.sql import SparkSession
+
+    from unbroken.protocol.ingress import InSync
+    from unbroken.protocol.layout import Layout
 
 log = logging.getLogger(__name__)
 
@@ -58,39 +67,102 @@ class NodeOptions:
     port: int = 0
     nodes: int | None = None
     spark_master: str | None = None
+    spark: Mapping[str, str] = field(default_factory=dict)
     standby: bool = False
     routes: Routes = field(default_factory=Routes)
     metrics_port: int | None = None
+    push_port: int = 0
 
 
-def run_node(options: NodeOptions) -> None:
-    """Run a node until it is told to stop (SIGTERM, SIGINT, or the ``stop`` action)."""
+def run_node(
+    options: NodeOptions, session: SparkSession | None = None, begun: Callable[[Node], None] | None = None
+) -> None:
+    """Run a node until it is told to stop (SIGTERM, SIGINT, or the ``stop`` action).
+
+    A ``session`` that is given stays open afterwards: whoever started it has more to do with it. ``begun`` is told of
+    the node as soon as it can be stopped.
+    """
     flow = load_flow(options.flow_file)
     directory = (options.directory or Path(".unbroken") / flow.name / options.name).resolve()
     dirs = ReplicaDirs(directory)
     disk = dirs.identity()
     threading.excepthook = _log_thread_failure
-    if options.nodes is not None:
-        flow.settings = flow.settings.model_copy(update={"nodes": options.nodes})
+    flow.settings = _settings(flow, options)
     topology = build_topology(flow)
     started = time.monotonic()
     _let_workers_import(options.flow_file.resolve().parent)
-    session = start_session(f"unbroken-{flow.name}-{options.name}", flow.settings, options.spark_master, options.host)
+    owned = session is None
+    if session is None:
+        name = f"unbroken-{flow.name}-{options.name}"
+        session = start_session(name, flow.settings, options.spark_master, options.host)
     client = connect(options.zookeeper, flow.settings.session_timeout / 1000)
     programs = Programs(
         Program.first(flow, topology, str(options.flow_file.resolve()), options.flow_file.read_text()),
         flow,
         lambda generation: read_program(client, flow.name, generation),
-        lambda flow, order: analyse(flow, order, session),
+        lambda flow, order: _analysed(flow, order, session, directory),
     )
     first = programs.load_first()
     log.info("Spark is up and the flow is analysed after %.1f s", time.monotonic() - started)
     node = Node(options.name, flow, programs, dirs, options.token, options.host, options.port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
+    if begun is not None:
+        begun(node)
+    supervision = Supervision(node.silence_s)
     push = _push_server(node, flow, options)
     metrics = _metrics_server(node, flow, options)
     me = _member(options, node, disk, "" if push is None else f"{options.host}:{push.port}")
+    node.coordination = _coordination(client, node, me, options)
+    try:
+        node.coordination.start()
+        supervision.ready()
+        begin = node.await_layout(LAYOUT_DEADLINE_S)
+        if begin is not None:
+            _work(node, session, client, first, begin)
+    finally:
+        supervision.stopping()
+        if push is not None:
+            push.stop(2)
+        if metrics is not None:
+            metrics.stop(2)
+        node.close()
+        if owned:
+            _stop_session(session)
+            if node.server.stuck:
+                _leave(node.failure or str(sys.exc_info()[1] or ""))
+    if node.failure is not None:
+        raise UnbrokenError(node.failure)
+
+
+def _work(node: Node, session: SparkSession, client: KazooClient, first: Program, begin: tuple[Layout, InSync]) -> None:
+    """Take the place that the layout has for a node, and handle events until it is told to stop."""
+    _note_code(client, node, first, begin[0].generation)
+    queries = Queries(node, session)
+    node.hosting.queries = queries
+    if node.settings.snapshots is not None:
+        url = f"{node.settings.snapshots.rstrip('/')}/{node.flow.name}/{read_run(client, node.flow.name)}"
+        store = SnapshotStore(url, session)
+        node.snapshots = Snapshots(node, store, node.settings.snapshot_every / 1000)
+    node.tracing = open_traces(node, read_run(client, node.flow.name), *begin)
+    node.begin(*begin)
+    queries.open()
+    node.warm_up = WarmUp(node, queries.around)
+    node.warm_up.start()
+    if node.snapshots is not None:
+        node.snapshots.start()
+    node.loop()
+
+
+def _settings(flow: Dataflow, options: NodeOptions) -> Settings:
+    """The flow's settings, with what this node was told otherwise."""
+    changed: dict[str, Any] = {} if options.nodes is None else {"nodes": options.nodes}
+    if options.spark:
+        changed["spark"] = {**flow.settings.spark, **options.spark}
+    return flow.settings.model_copy(update=changed)
+
+
+def _coordination(client: KazooClient, node: Node, me: Member, options: NodeOptions) -> Coordination:
     callbacks = Callbacks(
         lambda members: node.on_members(options.routes.applied(members)),
         node.on_layout,
@@ -99,39 +171,10 @@ def run_node(options: NodeOptions) -> None:
         linked=lambda: node.links.known,
         connected=lambda: node.links.connected,
     )
-    tuned = flow.settings
+    tuned = node.settings
     grace_s = tuned.return_grace / 1000
     control = ControlSettings(tuned.nodes, tuned.transfers, grace_s, restorable=tuned.snapshots is not None)
-    node.coordination = Coordination(client, flow.name, me, programs, control, callbacks)
-    try:
-        node.coordination.start()
-        begin = node.await_layout(LAYOUT_DEADLINE_S)
-        if begin is not None:
-            _note_code(client, node, first, begin[0].generation)
-            queries = Queries(node, session)
-            node.hosting.queries = queries
-            if flow.settings.snapshots is not None:
-                url = f"{flow.settings.snapshots.rstrip('/')}/{flow.name}/{read_run(client, flow.name)}"
-                store = SnapshotStore(url, session)
-                node.snapshots = Snapshots(node, store, flow.settings.snapshot_every / 1000)
-            node.begin(*begin)
-            queries.open()
-            node.warm_up = WarmUp(node, queries.around)
-            node.warm_up.start()
-            if node.snapshots is not None:
-                node.snapshots.start()
-            node.loop()
-    finally:
-        if push is not None:
-            push.stop(2)
-        if metrics is not None:
-            metrics.stop(2)
-        node.close()
-        _stop_session(session)
-        if node.server.stuck:
-            _leave(node.failure or str(sys.exc_info()[1] or ""))
-    if node.failure is not None:
-        raise UnbrokenError(node.failure)
+    return Coordination(client, node.flow.name, me, node.programs, control, callbacks)
 
 
 def _member(options: NodeOptions, node: Node, disk: str, push: str) -> Member:
@@ -146,6 +189,14 @@ def _member(options: NodeOptions, node: Node, disk: str, push: str) -> Member:
         disk=disk,
         standby=options.standby,
     )
+
+
+def _analysed(flow: Dataflow, order: tuple[str, ...], session: SparkSession, directory: Path) -> Analysis:
+    """What Spark says of the flow, and that executors, if there are any, can do what it needs."""
+    analysis = analyse(flow, order, session)
+    if not is_local(session.sparkContext.master):
+        check_executors(session, directory, analysis.stateful)
+    return analysis
 
 
 def _let_workers_import(folder: Path) -> None:
@@ -203,6 +254,6 @@ def _push_server(node: Node, flow: Dataflow, options: NodeOptions) -> PushServer
     pushed = {name: s.connector for name, s in flow.sources.items() if isinstance(s.connector, Push)}
     if not pushed:
         return None
-    server = PushServer(options.host, 0, options.token, node.submit_push, sources=pushed)
+    server = PushServer(options.host, options.push_port, options.token, node.submit_push, sources=pushed)
     server.start()
     return server

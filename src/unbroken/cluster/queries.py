@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from unbroken.protocol.events import QueryFailed
 from unbroken.protocol.ids import ReplicaId
+from unbroken.spark.life import SparkLife
 from unbroken.spark.runner import QueryRunner, Surroundings, root_cause
-from unbroken.spark.session import jvm_exit_code
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ class Queries:
 
     def __init__(self, node: Node, session: SparkSession) -> None:
         self._node = node
-        self._session = session
+        self._life = SparkLife(session)
         self.around = Surroundings(
             session=session,
             store=node.store,
@@ -140,13 +140,13 @@ class Queries:
 
     def _watch(self) -> None:
         while not self._node.wait_for_stop(LOOK_S):
-            code = jvm_exit_code(self._session)
-            if code is not None:
-                self._node.fail(
-                    f"the JVM of Spark on {self._node.name} has ended with code {code}, and with it the node"
-                )
-                return
             try:
+                end = self._life.end()
+                if end is not None:
+                    self._node.fail(f"{end} on {self._node.name}, and with it the node")
+                    return
+                for change in self._life.changes():
+                    self._node.tell(f"{self._node.name} {change}")
                 self._look()
             except Exception:
                 log.exception("the queries cannot be looked at")

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from unbroken.cluster.zookeeper import serves
-from unbroken.errors import UnbrokenError
+from unbroken.errors import UnbrokenError, Unreachable
 from unbroken.protocol.layout import Topology
 
 RUN_FILE = "run.json"
@@ -43,7 +43,7 @@ class RunInfo:
             token_file = Path(value["token_file"])
             return cls(value["flow"], value["zookeeper"], token_file, directory, value.get("pid"))
         except FileNotFoundError:
-            raise UnbrokenError(
+            raise Unreachable(
                 f"no flow has been started in {directory}. Start one with `unbroken run FILE`, "
                 "or name its directory with --dir."
             ) from None

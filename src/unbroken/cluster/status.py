@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unbroken.cluster.health import redundancy, timing
 from unbroken.protocol.cuts import Reach
+from unbroken.protocol.pausing import Rest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,6 +53,8 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     }
     if node.metrics:
         out["metrics"] = node.metrics
+    if node.tracing is not None:
+        out["traces"] = node.tracing.counts()
     if node.coordination is not None:
         out["coordination"] = node.coordination.facts()
     protocol = node.protocol
@@ -68,8 +71,9 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     program = node.programs.newest
     out["code"] = {"generation": program.generation, "file": program.file, "as_given": node.programs.as_given}
     out["flow"] = flow_shape(node.flow.name, protocol.topology)
+    out["pause"] = None if protocol.layout.pause is None else protocol.layout.pause.to_json()
     out["links"] = sorted(protocol.links - {node.name})
-    out["replicas"] = _replicas(node, protocol, progress, now_ms)
+    out["replicas"] = replica_states(protocol, progress, now_ms, time.time() * 1000)
     out["redundancy"] = redundancy(protocol)
     out["held"] = {str(replica): copy.version for replica, copy in protocol.holding.copies.items()}
     out["sinks"] = {
@@ -109,24 +113,26 @@ def flow_shape(name: str, topology: Topology) -> dict[str, Any]:
     }
 
 
-def _replicas(
-    node: Node, protocol: NodeProtocol, progress: Mapping[ReplicaId, dict[str, Any]], now_ms: float
+def replica_states(
+    protocol: NodeProtocol, progress: Mapping[ReplicaId, dict[str, Any]], now_ms: float, clock_ms: float
 ) -> list[dict[str, Any]]:
-    """The replicas at work here: what they do, how far they are, and where their time goes."""
+    """The replicas at work on a node: what they do, how far they are, and where their time goes.
+
+    ``now_ms`` is the time by which the protocol goes, ``clock_ms`` the time of day.
+    """
     inboxes = [inbox for replica in protocol.replicas.values() for inbox in replica.inboxes.values()]
     newest = max((Reach.of(inbox, inbox.available).pulse for inbox in inboxes), default=0)
-    clock_ms = time.time() * 1000
     return [
         {
             "replica": str(replica.replica),
-            "state": _doing(node, replica),
+            "state": _doing(protocol, replica),
             "reason": replica.stopped,
             "committed": replica.committed,
             "produced": replica.produced,
             "final": replica.final,
             "lag_units": newest - replica.pulse,
             **timing(protocol, replica, now_ms, clock_ms),
-            **_consistency(node, replica),
+            **_consistency(protocol, replica),
             "feeds": {str(stream): sorted(feed.subscribed) for stream, feed in replica.feeds.items()},
             **progress.get(replica.replica, {}),
         }
@@ -143,6 +149,7 @@ def _ingress(protocol: NodeProtocol, sources: SourceSide, feeder: Feeder) -> dic
         "members": sorted(log.sync.members),
         "pulse": log.last_pulse,
         "ended": log.ended,
+        "reading": sources.rest is Rest.READING,
         "period_ms": round(sources.pulse.period_ms, 1),
         "in_flight": protocol.pace.in_flight(),
         "rows": feeder.rows,
@@ -152,10 +159,9 @@ def _ingress(protocol: NodeProtocol, sources: SourceSide, feeder: Feeder) -> dic
     }
 
 
-def _consistency(node: Node, replica: SegmentReplica) -> dict[str, Any]:
+def _consistency(protocol: NodeProtocol, replica: SegmentReplica) -> dict[str, Any]:
     """How the results of a replica stand that goes on without missing input; nothing for others."""
-    assert node.protocol is not None
-    watch = node.protocol.forking.watches.get(replica.replica)
+    watch = protocol.forking.watches.get(replica.replica)
     if watch is None:
         return {}
     lacking = sorted({stream.producer.part for stream in replica.starving()}) if watch.blocked else []
@@ -184,8 +190,7 @@ def _readers(node: Node, stream: StreamId, box: Outbox) -> dict[str, Any]:
     return {"readers": {name: subscriber.acked for name, subscriber in box.subscribers.items()}}
 
 
-def _doing(node: Node, replica: SegmentReplica) -> str:
-    assert node.protocol is not None
+def _doing(protocol: NodeProtocol, replica: SegmentReplica) -> str:
     if replica.stopped:
         return "stopped"
-    return "stands by" if any(box.quiet for box in node.protocol.outboxes.of(replica.replica)) else "active"
+    return "stands by" if any(box.quiet for box in protocol.outboxes.of(replica.replica)) else "active"

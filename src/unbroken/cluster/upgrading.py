@@ -8,11 +8,12 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from unbroken.cluster.documents import read_members, read_upgrade, root_of, wish_bytes
-from unbroken.cluster.operations import current_layout, watch_layout
+from unbroken.cluster.operations import Show, Stage, current_layout, watch_layout
 from unbroken.cluster.programs import known_generations, read_program, write_program
-from unbroken.errors import FlowError, Problem, UnbrokenError
+from unbroken.errors import FlowError, Problem, Refused, UnbrokenError
 from unbroken.plan import build_topology, load_text
 from unbroken.program import Program, differences, replaced_segments
+from unbroken.protocol.ids import generation_of
 from unbroken.protocol.layout import Layout
 
 
@@ -23,14 +24,14 @@ def propose(client: KazooClient, flow: str, file: Path) -> Program:
     """
     layout = current_layout(client, flow)
     if len(layout.generations) > 1:
-        raise UnbrokenError(
+        raise Refused(
             f"flow {flow} is going over to generation {layout.generations[-1]} already; wait until `unbroken history` "
             "says that it has taken over, or withdraw it with `unbroken upgrade --undo`"
         )
     present = len(read_members(client, flow))
     most = max(len(layout.full(replica.shard)) for replica in layout.placement)
     if present < most:
-        raise UnbrokenError(
+        raise Refused(
             f"a shard has {most} replicas, each on a node of its own, and only {present} nodes are there: the code "
             "that comes could not be made as redundant. Start another node first with `unbroken node`."
         )
@@ -47,7 +48,7 @@ def propose(client: KazooClient, flow: str, file: Path) -> Program:
         raise FlowError(problems)
     replaced = replaced_segments(after, running.text, text)
     if not replaced:
-        raise UnbrokenError(f"{file} does not differ from generation {running.generation}, which runs already")
+        raise Refused(f"{file} does not differ from generation {running.generation}, which runs already")
     program = running.followed_by(after, str(file.resolve()), text, generation, replaced)
     write_program(client, flow, program)
     path = f"{root_of(flow)}/upgrade"
@@ -60,16 +61,21 @@ def withdraw(client: KazooClient, flow: str) -> None:
     """Take an upgrade back whose results do not count yet."""
     layout = current_layout(client, flow)
     if len(layout.generations) == 1:
-        raise UnbrokenError(f"flow {flow} is not being upgraded; it runs generation {layout.generation} of its code")
+        raise Refused(f"flow {flow} is not being upgraded; it runs generation {layout.generation} of its code")
     if layout.generation == layout.generations[-1]:
-        raise UnbrokenError(
+        raise Refused(
             f"the results of generation {layout.generation} count already; to go back, upgrade to the former file"
         )
     client.delete(f"{root_of(flow)}/upgrade")
 
 
 def wait_upgraded(
-    client: KazooClient, flow: str, generation: int, deadline_s: float, tell: Callable[[str], None]
+    client: KazooClient,
+    flow: str,
+    generation: int,
+    deadline_s: float,
+    tell: Callable[[str], None],
+    show: Show = lambda _: None,
 ) -> None:
     """Follow the history until ``generation`` has taken over; raises UnbrokenError if it is refused."""
 
@@ -77,6 +83,16 @@ def wait_upgraded(
         refused = read_upgrade(client, flow).get("refused")
         if refused is not None:
             raise UnbrokenError(refused)
+        show(_stage(layout, generation))
         return layout.generations == (generation,)
 
     watch_layout(client, flow, done, deadline_s, tell, f"generation {generation} to take over")
+
+
+def _stage(layout: Layout, generation: int) -> Stage:
+    """How many replicas with the code that comes are ready; the last step is that its results count."""
+    coming = [replica for replica in layout.placement if generation_of(replica.shard.part) == generation]
+    ready = [replica for replica in coming if replica not in layout.joining]
+    counts = layout.generation == generation
+    what = "takes over" if counts else f"has {len(ready)} replicas ready"
+    return Stage(f"generation {generation} {what}", len(ready) + counts, len(coming) + 1)

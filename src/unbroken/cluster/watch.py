@@ -6,11 +6,16 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from unbroken.cluster.status import flow_overhead
+from unbroken.cluster.summary import in_words, span, summarize
+from unbroken.cluster.telling import Teller, teller_of
+from unbroken.cluster.telling import line as _line
 from unbroken.connectors.push import Push
 from unbroken.connectors.sinks import Console as ConsoleSink
 from unbroken.errors import UnbrokenError
@@ -30,34 +35,51 @@ LINGER_S = 10.0
 
 
 def status_table(flow: str, states: list[dict[str, Any]]) -> Table:
-    """Nodes, replicas, units and lag."""
-    table = Table(title=flow)
-    for column in ("node", "replica", "state", "units", "behind", "micro-batch"):
-        table.add_column(column)
+    """Nodes, replicas, units, lag and latency."""
+    # Without lines all around it fits into 80 columns; names are what one looks for.
+    table = Table(title=flow, box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("node", "replica", "state", "units", "behind", "latency", "micro-batch"):
+        table.add_column(column, no_wrap=column in ("node", "replica", "latency"))
     for state in states:
         if state["state"] != "running":
-            table.add_row(state["node"], "", state["state"], "", "", state.get("reason", ""))
+            why = f": {escape(state['reason'])}" if state.get("reason") else ""
+            table.add_row(state["node"], "", f"[red]{state['state']}[/]{why}", "", "", "", "")
         for replica in state.get("replicas", []):
             took = replica.get("duration_ms", {}).get("triggerExecution")
             table.add_row(
                 state["node"],
                 replica["replica"],
-                _replica_state(replica),
+                escape(_replica_state(replica)),
                 str(replica["produced"]),
-                f"{replica['lag_units']} units",
-                "" if took is None else f"{took} ms",
+                _behind(replica),
+                "" if replica.get("latency_ms") is None else span(replica["latency_ms"]),
+                "" if took is None else span(took),
             )
+        for replica, join in state.get("joining", {}).items():
+            table.add_row(state["node"], replica, f"[yellow]joins: {join['phase']}[/]", "", _fetched(join), "", "")
         for replica, version in state.get("held", {}).items():
-            table.add_row(state["node"], replica, "holds a copy", str(max(0, version)), "", "")
+            table.add_row(state["node"], replica, "holds a copy", str(max(0, version)), "", "", "")
         ingress = state.get("ingress")
         if ingress:
             role = "leads the pulse" if ingress["leading"] else "follows"
+            role += "" if ingress.get("reading", True) else ", paused"
             pace = f"{ingress['period_ms']:.0f} ms pulse" if ingress["leading"] else ""
             behind = f"{ingress['in_flight']} in flight" if ingress["leading"] else ""
-            table.add_row(state["node"], "ingress", role, str(ingress["pulse"]), behind, pace)
+            table.add_row(state["node"], "ingress", role, str(ingress["pulse"]), behind, "", pace)
         if state.get("push"):
-            table.add_row(state["node"], "push", f"http://{state['push']}", "", "", "")
+            table.add_row(state["node"], "push", f"http://{state['push']}", "", "", "", "")
     return table
+
+
+def _behind(replica: dict[str, Any]) -> str:
+    """How far a replica is behind the newest input, in units and in time."""
+    units = int(replica["lag_units"])
+    late = f", {span(replica['lag_ms'])}" if replica.get("lag_ms") else ""
+    return f"{units} {'unit' if units == 1 else 'units'}{late}"
+
+
+def _fetched(join: dict[str, Any]) -> str:
+    return f"{join['fetched'] * 100 // join['total']} % copied" if join.get("total") else ""
 
 
 def _replica_state(replica: dict[str, Any]) -> str:
@@ -73,21 +95,27 @@ def _replica_state(replica: dict[str, Any]) -> str:
 
 
 def status_view(flow: str, states: list[dict[str, Any]], *, zookeeper_away: bool = False) -> Group:
-    """The table, what availability costs, and the latest reports of the nodes."""
-    lines = [*_cost(states), *(_line(*report) for report in sorted(_reports(states))[-LATEST:])]
+    """The table, what there is to know at a glance, what availability costs, and the latest reports of the nodes."""
+    lines = [*in_words(summarize(states)), *_cost(states)]
+    lines += [_line(*report) for report in sorted(_reports(states))[-LATEST:]]
     if zookeeper_away:
         lines.append("ZooKeeper is away; these are the nodes that were there last")
     return Group(status_table(flow, states), *(Text(line) for line in lines))
 
 
-def greet(cluster: LocalCluster, out: Console) -> None:
-    """Say where the flow is found."""
+def greet(cluster: LocalCluster, out: Console | Teller, page: str | None = None) -> None:
+    """Say where the flow is found, and its page, if it has one."""
+    teller = teller_of(out)
 
-    def say(text: str) -> None:
-        out.print(text, highlight=False, markup=False, soft_wrap=True)
+    def say(text: str, **facts: Any) -> None:
+        teller.say("info", text, **facts)
 
-    say(f"{cluster.count} nodes run {cluster.flow.name}; ZooKeeper at {cluster.zookeeper.address}")
-    say(f"to see how they are: unbroken status --watch --dir {cluster.directory}")
+    address, directory = cluster.zookeeper.address, str(cluster.directory)
+    facts = {"flow": cluster.flow.name, "nodes": cluster.count, "zookeeper": address, "directory": directory}
+    teller.say("ready", f"{cluster.count} nodes run {cluster.flow.name}; ZooKeeper at {address}", **facts)
+    if page is not None:
+        say(f"the page of the flow is at {page}", page=page)
+    say(f"to see how they are: unbroken status --watch --dir {directory}")
     states = cluster.status()
     code = next((state["code"] for state in states if "code" in state), None)
     if code is not None and not code["as_given"]:
@@ -97,7 +125,10 @@ def greet(cluster: LocalCluster, out: Console) -> None:
         )
     for state in states:
         if state.get("metrics"):
-            say(f"metrics of {state['node']} are at http://{state['metrics']}/metrics")
+            say(f"metrics of {state['node']} are at http://{state['metrics']}/metrics", metrics=state["metrics"])
+    pause = next((state["pause"] for state in states if state.get("pause")), None)
+    if pause is not None:
+        say("the flow is paused; to let its sources be read again: unbroken resume", pause=pause)
     addresses = [state["push"] for state in states if state.get("push")]
     for name, source in cluster.flow.sources.items():
         if isinstance(source.connector, Push):
@@ -105,7 +136,7 @@ def greet(cluster: LocalCluster, out: Console) -> None:
             say(f"rows for {name} are taken at {where}; the token is in {cluster.directory / 'token'}")
 
 
-def follow(cluster: LocalCluster, out: Console) -> None:
+def follow(cluster: LocalCluster, out: Console | Teller) -> None:
     """Print what happens, and the rows of console sinks, until a bounded flow has ended.
 
     Raises UnbrokenError when no node is left.
@@ -115,50 +146,51 @@ def follow(cluster: LocalCluster, out: Console) -> None:
         for name, sink in cluster.flow.sinks.items()
         if isinstance(sink.connector, ConsoleSink)
     ]
+    teller = teller_of(out)
     told: set[tuple[int, str, str]] = set()
     looked = 0.0
     linger: float | None = None
     try:
         while True:
             for console, subscription in consoles:
-                _show(console, subscription, out, 0.05)
+                _show(console, subscription, teller, 0.05)
             if time.monotonic() - looked < LOOK_S:
                 if not consoles:
                     time.sleep(0.1)
                 continue
             looked = time.monotonic()
-            states = _look(cluster, told, out)
+            states = _look(cluster, told, teller)
             if has_ended(cluster.topology, states) and all(subscription.ended for _, subscription in consoles):
                 linger = linger or looked + LINGER_S
                 if not readers_behind(states) or looked > linger:
                     break
         for console, subscription in consoles:
-            while _show(console, subscription, out, 0):
+            while _show(console, subscription, teller, 0):
                 pass
-        out.print("the sources have ended and everything is delivered")
+        teller.say("ended", "the sources have ended and everything is delivered")
     finally:
         for _, subscription in consoles:
             subscription.close()
 
 
-def _show(console: ConsoleSink, subscription: Subscription, out: Console, timeout_s: float) -> bool:
+def _show(console: ConsoleSink, subscription: Subscription, teller: Teller, timeout_s: float) -> bool:
     """Print the next result, if there is one."""
     result = subscription.next(timeout_s)
     if result is not None and result.table.num_rows:
-        out.print(console.render(result.header, result.table, result.correction), highlight=False, markup=False)
+        teller.rows(console, result)
     return result is not None
 
 
-def _look(cluster: LocalCluster, told: set[tuple[int, str, str]], out: Console) -> list[dict[str, Any]]:
+def _look(cluster: LocalCluster, told: set[tuple[int, str, str]], teller: Teller) -> list[dict[str, Any]]:
     """Tend the processes, ask the nodes, and tell what has not been told."""
     for sentence in cluster.tend():
-        out.print(_line(int(time.time() * 1000), "run", sentence), highlight=False, markup=False)
+        teller.news(int(time.time() * 1000), "run", sentence)
     if cluster.hopeless():
         raise UnbrokenError(f"no node of {cluster.flow.name} is left; their logs are in {cluster.logs}")
     states = cluster.status()
     for report in sorted(set(_reports(states)) - told):
         told.add(report)
-        out.print(_line(*report), highlight=False, markup=False)
+        teller.news(*report)
     return states
 
 
@@ -178,10 +210,6 @@ def _cost(states: list[dict[str, Any]]) -> list[str]:
         return []
     each = [f"{state['node']} {state['overhead']:.2f}" for state in states if state.get("overhead") is not None]
     return [f"bytes for availability per byte of data: {whole:.2f} ({', '.join(each)})"]
-
-
-def _line(time_ms: int, node: str, sentence: str) -> str:
-    return f"{time.strftime('%H:%M:%S', time.localtime(time_ms / 1000))} {node}: {sentence}"
 
 
 def has_ended(topology: Topology, states: list[dict[str, Any]]) -> bool:

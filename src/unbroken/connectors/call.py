@@ -36,6 +36,11 @@ class Call(SinkConnector):
     different shards at the same time. Coming back means that the unit is taken; an exception means that it is not known
     to be. What it was given before is not known to it, so the flow has to say what may happen when something fails:
     ``guarantee="at-least-once"`` or ``guarantee="at-most-once"``.
+
+    Parameters
+    ----------
+    function
+        Takes an Arrow table and a `Unit`.
     """
 
     idempotent = False

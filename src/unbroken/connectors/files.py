@@ -50,6 +50,8 @@ class Files(SourceConnector):
         Longer lines are bad rows.
     max_files_per_pulse, max_bytes_per_pulse
         More than this waits for the next pulse; a single larger file is still taken whole.
+    settle_ms
+        How long a file has to stay the same before it is taken.
     """
 
     def __init__(

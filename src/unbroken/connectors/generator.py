@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from unbroken.connectors.base import Cut, Position, Rows, SourceConnector, SourceReader
@@ -18,17 +19,26 @@ if TYPE_CHECKING:
 RowFunction = Callable[[int, int, int], pa.Table]
 
 
+def numbers(start: int, stop: int, seed: int) -> pa.Table:
+    """What a generator makes that is given no function: the numbers of its rows, in a column ``n``."""
+    return pa.table({"n": np.arange(start, stop, dtype=np.int64)})
+
+
+NUMBERS = "n long"
+
+
 class Generator(SourceConnector):
-    """Rows numbered 0, 1, 2, ... made by a function of their numbers.
+    """Rows numbered 0, 1, 2, ... made by a function of their numbers; without one, the numbers themselves.
 
     Parameters
     ----------
     function
         ``function(start, stop, seed)`` makes rows ``start`` to ``stop - 1``. It must be a pure function:
         every ingress node calls it, and again after a failure, for ranges cut anywhere.
-        `unbroken.connectors.randomness` has random numbers that obey this.
+        `unbroken.connectors.randomness` has random numbers that obey this. Without it, there is one column ``n``
+        with the number of the row.
     schema
-        The columns that the function makes.
+        The columns that the function makes; needed with a function.
     rate
         Rows per second from the first pulse on; None: ``batch_rows`` with every pulse.
     seed
@@ -37,9 +47,12 @@ class Generator(SourceConnector):
         The number of rows after which the source ends; None: never.
     max_rows_per_pulse
         After a standstill the rows that are due come in several pulses of at most this size.
+    batch_rows
+        Rows of each pulse, where there is no ``rate``.
 
     Examples
     --------
+    >>> Generator(rate=100)
     >>> def clicks(start, stop, seed):
     ...     rows = np.arange(start, stop)
     ...     return pa.table({"user": integers(seed, rows, "user", 0, 1000), "n": rows})
@@ -48,17 +61,18 @@ class Generator(SourceConnector):
 
     def __init__(
         self,
-        function: RowFunction,
+        function: RowFunction | None = None,
         *,
-        schema: str | StructType,
+        schema: str | StructType | None = None,
         rate: float | None,
         seed: int = 0,
         limit: int | None = None,
         batch_rows: int = 50_000,
         max_rows_per_pulse: int = 1_000_000,
     ) -> None:
-        self._schema = parse_schema(schema)
-        self.function = function
+        self._schema = parse_schema(NUMBERS if schema is None else schema)
+        self._both = (function is None) == (schema is None)
+        self.function = numbers if function is None else function
         self.rate = rate
         self.seed = seed
         self.limit = limit
@@ -71,6 +85,8 @@ class Generator(SourceConnector):
 
     def problems(self) -> list[str]:
         found = []
+        if not self._both:
+            found.append("The function and the schema of a generator belong together; give both, or neither.")
         if not callable(self.function):
             found.append(f"The generator got {self.function!r}; give it a function of (start, stop, seed).")
         if self.rate is not None and not 0 < self.rate < float("inf"):

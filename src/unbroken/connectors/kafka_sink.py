@@ -81,10 +81,10 @@ class KafkaSink(SinkConnector):
     ledger
         The topic that says which units were delivered, ``<topic>.ledger`` unless it is named. It is made if missing.
     unit_header
-        Whether messages say in a header `UNIT_HEADER` which unit they belong to.
+        Whether messages say in a header ``unbroken-unit`` which unit they belong to.
     tentative
-        Take tentative results as well. Messages say in further headers how they stand: `STATUS_HEADER`, `PULSE_HEADER`,
-        `SINCE_HEADER` and `CORRECTS_HEADER`.
+        Take tentative results as well. Messages say in further headers how they stand: ``unbroken-status``,
+        ``unbroken-pulse``, ``unbroken-since`` and ``unbroken-corrects``.
     options
         Further settings of librdkafka, such as ``compression.type`` and those for security.
     """

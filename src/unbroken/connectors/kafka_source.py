@@ -84,7 +84,7 @@ class Kafka(SourceConnector):
     start
         Where the first start of the flow begins: ``"earliest"``, ``"latest"``, offsets as ``{topic: {partition:
         offset}}`` (-2 is earliest, -1 latest, partitions left out are read from their earliest record), or
-        :class:`SparkCheckpoint` to go on after a Structured Streaming query.
+        `SparkCheckpoint` to go on after a Structured Streaming query.
     metadata
         Further columns: some of ``key``, ``topic``, ``partition``, ``offset``, ``timestamp``, ``timestampType`` and
         ``headers``, as a list, or as a mapping from these to the names they are to have.

@@ -37,11 +37,20 @@ DRAIN_BYTES = 64_000_000
 MAX_PRODUCER_CHARS = 200
 MAX_SEQUENCE = 2**63 - 1
 RETRY_AFTER_S = 1
+PAUSED_RETRY_AFTER_S = 10
+"""When to try again: what keeps a batch from being logged is over in a moment, but a pause lasts."""
 
 _SIGNS: dict[str, Sign] = {"": "", "alive": "alive", "leaving": "leaving"}
 
-Status = Literal["logged", "duplicate", "not-leader", "timeout", "refused"]
-_CODES: dict[Status, int] = {"logged": 200, "duplicate": 200, "not-leader": 503, "timeout": 504, "refused": 503}
+Status = Literal["logged", "duplicate", "not-leader", "timeout", "refused", "paused"]
+_CODES: dict[Status, int] = {
+    "logged": 200,
+    "duplicate": 200,
+    "not-leader": 503,
+    "timeout": 504,
+    "refused": 503,
+    "paused": 503,
+}
 
 
 @dataclass(frozen=True)
@@ -235,5 +244,6 @@ def _answer(
     code: int, status: str, detail: str = "", leader: str | None = None, heartbeat_ms: float | None = None
 ) -> Response:
     content = {"status": status, "detail": detail, "leader": leader, "heartbeat_ms": heartbeat_ms}
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if code == 503 else {}
+    after_s = PAUSED_RETRY_AFTER_S if status == "paused" else RETRY_AFTER_S
+    headers = {"Retry-After": str(after_s)} if code == 503 else {}
     return JSONResponse({key: value for key, value in content.items() if value}, code, headers)

@@ -104,8 +104,13 @@ class FileSinkWriter(SinkWriter):
 class Parquet(_FileSink):
     """Each unit with rows becomes one Parquet file ``<stream>-<number>.parquet`` in a directory.
 
-    The file's metadata says which unit it is (`METADATA_KEY`). Files appear whole, under their final name, once.
+    The file's metadata says which unit it is (key ``unbroken``). Files appear whole, under their final name, once.
     Tentative units are below ``_tentative``, which readers leave out, until stable ones take their place.
+
+    Parameters
+    ----------
+    path
+        The directory, which the nodes share; it is made if it is not there.
     """
 
     suffix = "parquet"
@@ -133,6 +138,11 @@ class JsonLines(_FileSink):
 
     Times are ISO-8601, binary is base64, decimals are strings, NaN is null. Files appear whole, once; tentative units
     below ``_tentative``, which readers leave out, until stable ones take their place.
+
+    Parameters
+    ----------
+    path
+        The directory, which the nodes share; it is made if it is not there.
     """
 
     suffix = "jsonl"

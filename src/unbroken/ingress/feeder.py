@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from unbroken.connectors.base import Cut, SourceReader
+from unbroken.connectors.base import Cut, Rows, SourceReader
 from unbroken.connectors.deadletter import DeadLetters
 from unbroken.connectors.push import PushBatch, PushReader
 from unbroken.connectors.push_ledger import PushLedger
@@ -25,6 +25,7 @@ from unbroken.protocol.ids import ShardId, StreamId
 from unbroken.protocol.ingress import Entry
 from unbroken.protocol.units import UnitHeader
 from unbroken.sharding import split
+from unbroken.spark.types import arrow_schema
 from unbroken.transport.store import UnitStore, encode_unit
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,9 @@ class Feeder:
         self._readers: dict[str, SourceReader] = {
             name: source.connector.open() for name, source in flow.sources.items()
         }
+        self._empty = {
+            name: Rows(arrow_schema(source.connector.schema).empty_table()) for name, source in flow.sources.items()
+        }
         base = base or IngressBase()
         self._marks = [Mark(base.index, base.positions, base.last_cut_ms, base.generation)]
         self._produced: deque[Produced] = deque()
@@ -132,11 +136,14 @@ class Feeder:
         if entry.pulse:
             self._marks.append(Mark.of(entry))
 
-    def poll(self, now_ms: int, generation: int, layout: int = 0) -> tuple[bytes, bool]:
-        """The record of the next pulse, and whether it is the last. Generations never go back."""
+    def poll(self, now_ms: int, generation: int, layout: int = 0, *, paused: bool = False) -> tuple[bytes, bool]:
+        """The record of the next pulse, and whether it is the last. Generations never go back.
+
+        While the flow is ``paused``, no source is asked, and all of them stay where they are.
+        """
         last = self._marks[-1]
         cut_ms = max(now_ms, last.cut_ms + 1)
-        cuts = self._cuts(last.positions, cut_ms)
+        cuts = self._stay(last.positions) if paused else self._cuts(last.positions, cut_ms)
         record = {
             "cut_ms": cut_ms,
             "spans": {name: [last.positions.get(name), cut.position] for name, cut in cuts.items()},
@@ -149,6 +156,11 @@ class Feeder:
     def _cuts(self, positions: Mapping[str, Any], cut_ms: int) -> dict[str, Cut]:
         """How far each source can be read."""
         return {name: reader.poll(positions.get(name), cut_ms) for name, reader in self._readers.items()}
+
+    def _stay(self, positions: Mapping[str, Any]) -> dict[str, Cut]:
+        """The end of the pulse before; that of pushed rows is an entry of the log, also before the first of them."""
+        first = dict.fromkeys(self.push_readers(), 0)
+        return {name: Cut(first.get(name) if (at := positions.get(name)) is None else at) for name in self._readers}
 
     def _said(self, cuts: Mapping[str, Cut]) -> dict[str, Any]:
         """What else the record says of the sources."""
@@ -171,7 +183,8 @@ class Feeder:
         headers: list[UnitHeader] = []
         rows_taken = bad_rows = 0
         for name, (start, end) in record["spans"].items():
-            rows = self._readers[name].read(start, end)
+            # A source that cannot be reached, or is not to be read, holds nobody up if nothing is wanted of it.
+            rows = self._empty[name] if start == end else self._readers[name].read(start, end)
             if rows.bad:
                 self._letters.write(name, entry.pulse, rows.bad)
             bad_rows += len(rows.bad)

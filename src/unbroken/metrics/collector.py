@@ -96,6 +96,7 @@ def fill(out: _Samples, status: Status) -> None:
     _node(out, status)
     if status.get("replicas") is None:
         return  # It has not found its place in the flow yet.
+    out.add("paused", status.get("pause") is not None)
     _redundancy(out, status)
     for replica in status["replicas"]:
         _replica(out, replica)
@@ -118,6 +119,10 @@ def _node(out: _Samples, status: Status) -> None:
     out.add("code_generation", status.get("code", {}).get("generation"))
     if "links" in status:
         out.add("node_links", len(status["links"]))
+    if "traces" in status:
+        out.add("spans_exported_total", status["traces"]["exported"])
+        out.add("spans_dropped_total", status["traces"]["dropped"], "queue_full")
+        out.add("spans_dropped_total", status["traces"]["failed"], "export_failed")
 
 
 def _redundancy(out: _Samples, status: Status) -> None:

@@ -96,6 +96,7 @@ DEFINITIONS = (
     # Sources
     _gauge("ingress_leading", NODE, "1 on the node that cuts the sources, 0 on other nodes of the ingress."),
     _gauge("ingress_in_sync_members", NODE, "Nodes of the ingress that have every committed entry of its log."),
+    _gauge("paused", NODE, "1 while somebody has paused the flow, so that its sources are not read."),
     _gauge("pulse_period_seconds", NODE, "Time between two pulses, as the leader of the ingress has adapted it."),
     _gauge("pulses_in_flight", NODE, "Pulses that are cut and that some shard has not processed yet by any replica."),
     _counter("pulses", NODE, "Pulses that the ingress has cut since the flow began."),
@@ -107,6 +108,13 @@ DEFINITIONS = (
     _gauge("node_info", (*NODE, "version"), "1, with the version of Unbroken that the node runs."),
     _gauge("node_running", NODE, "1 when the queries of a node are started, 0 before."),
     _gauge("node_links", NODE, "Other nodes that this one is linked to."),
+    _counter("spans_exported", NODE, "Spans of traces that were handed on; only where traces are asked for."),
+    _counter(
+        "spans_dropped",
+        (*NODE, "cause"),
+        "Parts of traces that are lost: queue_full (there was no room for what happened), export_failed (nobody took "
+        "the spans).",
+    ),
     _gauge("zookeeper_connected", NODE, "1 while a node has its connection to ZooKeeper."),
     _gauge("controller", NODE, "1 on the node that is elected to keep the layout."),
     _gauge("layout_version", NODE, "Version of the layout that a node works by."),

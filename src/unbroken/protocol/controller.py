@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, generation_of
 from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
+from unbroken.protocol.pausing import Pause, told
 from unbroken.protocol.takeover import give_back, take_over
 from unbroken.protocol.turns import Turn, next_turn
 
@@ -26,7 +27,7 @@ class Situation:
     shard is not placed on a node it has just failed on (``avoid``). ``restorable`` says that there are snapshots.
     ``suspected`` nodes do not answer, although ZooKeeper has not given them up.
     ``wished`` is the generation of the code that the flow is to go over to, ``switched`` are the shards whose results
-    have taken the place of their predecessors'.
+    have taken the place of their predecessors'. With a ``pause`` the sources are not to be read.
     """
 
     now_ms: int
@@ -42,6 +43,7 @@ class Situation:
     wished: int | None = None
     switched: Collection[ShardId] = ()
     suspected: frozenset[NodeId] = frozenset()
+    pause: Pause | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def next_layout(topology: Topology, situation: Situation, current: Layout, trans
     work.place(transfers)
     work.note_shortage()
     work.pass_turns(current.version + 1)
+    work.follow_pause()
     if work.layout == current:
         return None
     return Decision(replace(work.layout, version=current.version + 1), tuple(work.sentences))
@@ -214,6 +217,12 @@ class Deciding:
                 self.sentences.append(f"{turn.replica} on {where} delivers the results of {shard} from here on")
         if turns != layout.turns:
             self.layout = replace(layout, turns=turns)
+
+    def follow_pause(self) -> None:
+        before, wished = self.layout.pause, self.situation.pause
+        if before != wished:
+            self.sentences.append(told(before, wished, self.situation.now_ms))
+            self.layout = replace(self.layout, pause=wished)
 
     # --- how things are -------------------------------------------------------------------------------
 

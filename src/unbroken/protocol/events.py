@@ -82,8 +82,11 @@ class Produced:
 
 @dataclass(frozen=True)
 class SinkDelivered:
+    """A sink has a unit; ``written`` says whether this delivery brought it, which is nobody's business but traces'."""
+
     stream: StreamId
     number: int
+    written: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True)

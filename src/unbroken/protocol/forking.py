@@ -22,6 +22,7 @@ from unbroken.protocol.instructions import (
 )
 from unbroken.protocol.messages import Health, Progress, Subscribe
 from unbroken.protocol.outbox import FAILURE_WINDOW
+from unbroken.protocol.pausing import Rest, rest_of
 from unbroken.protocol.reconciling import Reconciling
 from unbroken.protocol.replica import SegmentReplica
 from unbroken.protocol.showing import Showing
@@ -164,8 +165,10 @@ class Forking:
 
     def tick(self, now_ms: float) -> list[Instruction]:
         out, self.orphans = self.orphans, []
+        still = bool(self.watches) and rest_of(self.node.topology, self.node.layout) is Rest.STILL
         for watch in self.watches.values():
             watch.forget()
+            watch.rest(still, now_ms)
             watch.warned = watch.warned and self._warned(watch)
             watch.look(now_ms)
             out += self._stand(watch, now_ms)

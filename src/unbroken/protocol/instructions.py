@@ -80,12 +80,14 @@ class PollSources:
     """Ask every source how far it can be read; report back by ``SourcesPolled``.
 
     The results of ``generation`` count for this pulse, unless an earlier one has asked for a later generation. Those
-    deliver them whose turn it is by the ``layout`` of this version, where turns are taken.
+    deliver them whose turn it is by the ``layout`` of this version, where turns are taken. With ``paused`` no source is
+    asked: the pulse has no rows, and is not the last.
     """
 
     pulse: int
     generation: int = 1
     layout: int = 0
+    paused: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from unbroken.errors import require
 from unbroken.protocol.consistency import Availability
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
 from unbroken.protocol.memo import remembered
+from unbroken.protocol.pausing import Pause
 from unbroken.protocol.strategy import Ha, Strategy
 from unbroken.protocol.turns import Turn
 
@@ -177,7 +178,8 @@ class Layout:
     to it that its name is never used again. ``short_since`` says since when (ms since the epoch) a shard has fewer full
     replicas than it should. ``generations`` are those of the code that runs, ``generation`` the one whose results the
     sources ask for from their next pulse on. ``homes`` are the nodes that shards get back to when these return.
-    ``turns`` say who delivers what shards produce, if that is to be at most once.
+    ``turns`` say who delivers what shards produce, if that is to be at most once. With a ``pause`` the sources are not
+    read.
     """
 
     version: int
@@ -192,6 +194,7 @@ class Layout:
     held: frozenset[ReplicaId] = frozenset()
     homes: Mapping[ShardId, NodeId] = field(default_factory=dict)
     turns: Mapping[ShardId, Turn] = field(default_factory=dict)
+    pause: Pause | None = None
 
     def counted(self, shard: ShardId) -> frozenset[ReplicaId]:
         """Everybody for whom units are kept."""
@@ -325,6 +328,7 @@ class Layout:
             "generations": list(self.generations),
             "homes": {str(shard): node for shard, node in self.homes.items()},
             "turns": {str(turn.replica): turn.since for turn in self.turns.values()},
+            "pause": None if self.pause is None else self.pause.to_json(),
         }
 
     @classmethod
@@ -345,6 +349,7 @@ class Layout:
                 (replica := ReplicaId.parse(name)).shard: Turn(replica, int(since))
                 for name, since in value.get("turns", {}).items()
             },
+            pause=Pause.from_json(value["pause"]) if value.get("pause") else None,
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.instructions import Instruction
 from unbroken.protocol.layout import Layout, Topology
+from unbroken.protocol.pausing import rest_of
 from unbroken.protocol.sources import SourceSide
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Pace:
     def tick(self, sources: SourceSide, now_ms: float) -> list[Instruction]:
         """Cut a pulse if it is time."""
         node = self.node
+        sources.rest = rest_of(node.topology, node.layout)
         if sources.idle(now_ms):
             return []
         waits = bool(node.ahead)

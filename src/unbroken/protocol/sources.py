@@ -20,6 +20,7 @@ from unbroken.protocol.ingress import (
     Tell,
 )
 from unbroken.protocol.instructions import CommitEntry, Instruction, PersistEntry, PollSources, Report, Send
+from unbroken.protocol.pausing import REST_MS, Rest
 from unbroken.protocol.pulse import AdaptivePulse
 
 
@@ -30,9 +31,11 @@ class SourceSide:
     A link that breaks is usually up again after a moment, and a member once out of the in-sync set does not come
     back by itself; so a lost peer is given ``grace_ms`` to return before the store is asked to go on without it.
 
-    ``copy_again`` says that this newcomer's copy of the log is of no use any more.
+    ``copy_again`` says that this newcomer's copy of the log is of no use any more. ``rest`` is what the layout says of
+    the sources: it is to be set before ``tick``.
 
-    Invariant: at most one pulse is being cut at a time, and only by the leader.
+    Invariants: at most one pulse is being cut at a time, and only by the leader. No source is asked for rows unless it
+    is to be read.
     """
 
     me: NodeId
@@ -43,10 +46,11 @@ class SourceSide:
     suspects: dict[NodeId, float] = field(default_factory=dict)
     displaced: set[NodeId] = field(default_factory=set)
     copy_again: bool = False
+    rest: Rest = Rest.READING
 
     @property
     def may_cut(self) -> bool:
-        return self.log.leading and not self.log.ended and not self.polling
+        return self.log.leading and not self.log.ended and not self.polling and self.rest is not Rest.STILL
 
     def idle(self, now_ms: float) -> bool:
         """Whether ``tick`` could do nothing, whatever the flow is like."""
@@ -64,13 +68,17 @@ class SourceSide:
     ) -> list[Instruction]:
         """Cut a pulse if it is time, and give up peers whose grace is over."""
         out: list[Instruction] = []
+        paused = self.rest is Rest.EMPTY
         self.pulse.ease(now_ms, catching_up, least_ms)
+        if paused:
+            self.pulse.least_ms = max(self.pulse.least_ms, REST_MS)
         for peer in sorted(peer for peer, until in self.suspects.items() if now_ms >= until):
             del self.suspects[peer]
             out += self._carried(self.log.lost(peer))
-        if self.may_cut and self.pulse.due(now_ms, in_flight, steady):
+        # What a flow carries without rows says nothing about what it carries with them.
+        if self.may_cut and self.pulse.due(now_ms, in_flight, steady or paused):
             self.polling = True
-            out.append(PollSources(self.log.last_pulse + 1, generation, layout))
+            out.append(PollSources(self.log.last_pulse + 1, generation, layout, paused))
         return out
 
     def wake_times_ms(self) -> list[float]:

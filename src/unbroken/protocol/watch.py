@@ -40,7 +40,8 @@ class Watch:
     ``warned`` says that all replicas of a producer lack input themselves. With ``standing``, a fork is kept ready while
     nothing is missing. ``close`` is by how many pulses it may be behind when nothing is wrong. A fork that failed is
     not tried again before ``not_before_ms``. While ``paused``, the query of the replica itself rests. ``told`` is what
-    others have heard of it.
+    others have heard of it. ``returns_from`` is the newest pulse there was when the sources of the flow rested, until
+    the replica has made up for that.
 
     Invariant: a replica is stable unless something tentative was, or could have been, given out that it has not
     replaced.
@@ -74,6 +75,7 @@ class Watch:
     failures: int = 0
     told: tuple[Consistency, int] = (Consistency.STABLE, 0)
     told_ahead: int = 0
+    returns_from: int | None = None
 
     # --- what is known --------------------------------------------------------------------------------
 
@@ -147,6 +149,22 @@ class Watch:
         if self.processed != self.replica.committed:
             self.processed = self.replica.committed
             self.came = {pulse: ms for pulse, ms in self.came.items() if pulse > self.processed}
+
+    def rest(self, still: bool, now_ms: float) -> None:
+        """While the flow is ``still`` what is missing cannot come, and for what waits for it no time passes.
+
+        Afterwards there may be much to process that was not read meanwhile, and the next pulse is cut when that is
+        done: until the replica has taken all there is, time passes only while it really lacks something.
+        """
+        if still:
+            self.returns_from = self.newest
+        elif self.returns_from is None:
+            return
+        elif self.replica.committed > self.returns_from and (self.blocked or not self.came):
+            self.returns_from = None
+        elif self.blocked:
+            return
+        self.came = dict.fromkeys(self.came, now_ms)
 
     def waiting_since(self, pulse: int) -> float | None:
         """When the first input of pulses after this one came."""

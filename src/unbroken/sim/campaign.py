@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from random import Random
 from typing import Any
 
-from unbroken.sim.faults import Injector, make_schedule
+from unbroken.sim.faults import Injector, make_pauses, make_schedule
 from unbroken.sim.flows import MOST_NODES, SMALL, Flow, pick_flow
 from unbroken.sim.story import Story
 from unbroken.sim.world import World
@@ -133,6 +133,7 @@ class Run:
         random = world.kernel.random("faults")
         mean_ms = self.options.mean_s * 1000 * min(1.0, SMALL / len(world.machines))
         injector.begin(make_schedule(random, list(world.machines), length_ms, mean_ms))
+        injector.begin(make_pauses(world.kernel.random("pauses"), list(world.machines), length_ms))
         if world.topology.bucketed and random.random() < EARLY:
             world.sources.ends[random.choice(world.topology.sources)] = random.uniform(0, length_ms)
         self._advance(length_ms)

@@ -285,6 +285,7 @@ class Controller:
             avoid=self._avoidance.places(now_s),
             suspected=suspected,
             restorable=store.restorable,
+            pause=store.pause,
         )
 
 

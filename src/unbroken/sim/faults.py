@@ -10,6 +10,7 @@ from random import Random
 from unbroken.protocol.events import PushArrived, ReplicaStopped
 from unbroken.protocol.ids import NodeId
 from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.pausing import Pause
 from unbroken.protocol.replica import RESTARTS
 from unbroken.sim.content import is_fork
 from unbroken.sim.sparing import forgettable, restorable, spares
@@ -42,6 +43,7 @@ class Kind(StrEnum):
     PUSH = "push"
     SOURCE = "source"
     LOSS = "loss"
+    PAUSE = "pause"
 
 
 WEIGHTS = {
@@ -69,11 +71,14 @@ WEIGHTS = {
     Kind.LOSS: 2,
 }
 
-HARMLESS = frozenset({Kind.SLOW, Kind.SLOW_LINK, Kind.CUT, Kind.SINK, Kind.CLOCK, Kind.PUSH, Kind.SOURCE})
+HARMLESS = frozenset({Kind.SLOW, Kind.SLOW_LINK, Kind.CUT, Kind.SINK, Kind.CLOCK, Kind.PUSH, Kind.SOURCE, Kind.PAUSE})
 """What never makes the layout give up a replica; all others may."""
 
 ALONE = frozenset({Kind.WIPE, Kind.LOSS, Kind.STOP, Kind.RENEW})
 """What takes a copy of a shard away for good: the flow has to be whole before, and whole again before anything else."""
+
+PAUSED = 1 / 4
+"""Share of the runs in which somebody pauses the flow meanwhile."""
 
 POSTPONED_MS = 1_000.0
 MOST_POSTPONED = 8
@@ -107,6 +112,13 @@ def make_schedule(random: Random, names: Sequence[NodeId], length_ms: float, mea
             faults.append(Fault(at_ms, kind, target, other, length))
         at_ms += random.expovariate(1.0 / mean_ms)
     return faults
+
+
+def make_pauses(random: Random, names: Sequence[NodeId], length_ms: float) -> list[Fault]:
+    """Pauses that are asked for while faults go on; drawn apart from them, so that what a seed stands for stays."""
+    if random.random() >= PAUSED:
+        return []
+    return [Fault(random.uniform(0.0, length_ms), Kind.PAUSE, names[0], names[-1], random.uniform(500.0, 6_000.0))]
 
 
 @dataclass
@@ -228,6 +240,8 @@ class Injector:
                 return self._hit_replica(fault)
             case Kind.DRAIN:
                 return self._drain(fault)
+            case Kind.PAUSE:
+                return self._pause()
             case _:
                 return self._disturb(fault)
 
@@ -330,6 +344,15 @@ class Injector:
             world.zookeeper.draining.pop(name, None)
 
         return undrain
+
+    def _pause(self) -> Callable[[], None]:
+        store = self.world.zookeeper
+        store.pause = Pause(int(self.world.kernel.now_ms))
+
+        def resume() -> None:
+            store.pause = None
+
+        return resume
 
     def _disturb(self, fault: Fault) -> Callable[[], None] | None:
         world, name = self.world, fault.target

@@ -134,6 +134,8 @@ class Ingress:
         last_ms = 0 if last is None else last.cut_ms
         cut_ms = max(int(self.process.wall_ms()), last_ms + 1)
         rows = int(world.sources.rows_per_s * min(cut_ms - last_ms, 10_000) / 1000)
+        if job.paused:
+            return Pulse(cut_ms, job.layout, 0, world.next_serial()), False
         final = world.kernel.now_ms >= world.sources.end_ms
         return Pulse(cut_ms, job.layout, rows, world.next_serial()), final
 

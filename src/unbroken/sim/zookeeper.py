@@ -12,6 +12,7 @@ from unbroken.protocol.ingress import InSync, ProposeInSync
 from unbroken.protocol.instructions import Lead, Publish
 from unbroken.protocol.layout import Layout, Topology
 from unbroken.protocol.orders import OrderRefused
+from unbroken.protocol.pausing import Pause
 from unbroken.sim.kernel import Kernel
 from unbroken.sim.links import Network
 from unbroken.sim.orders import OrderLog
@@ -80,6 +81,7 @@ class ZooKeeper:
     caught_up: dict[ReplicaId, None] = field(default_factory=dict)
     draining: dict[NodeId, None] = field(default_factory=dict)
     renewed: dict[ReplicaId, None] = field(default_factory=dict)
+    pause: Pause | None = None
     line: list[Session] = field(default_factory=list)
     logs: Mapping[ShardId, OrderLog] = field(default_factory=dict)
     history: list[tuple[float, str]] = field(default_factory=list)

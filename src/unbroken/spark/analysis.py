@@ -21,6 +21,7 @@ from unbroken.spark.horizon import (
     is_rebuilt,
     unbounded_problem,
 )
+from unbroken.spark.master import is_local
 from unbroken.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -35,11 +36,12 @@ class Analysis:
     """The schema of every source's and segment's rows.
 
     ``horizons`` says how far back the state of each segment reaches that can be built again from what is kept of its
-    input.
+    input. ``stateful`` are the segments whose state executors would have to write, if the session has executors.
     """
 
     schemas: Mapping[str, StructType]
     horizons: Mapping[str, Horizon] = field(default_factory=dict)
+    stateful: frozenset[str] = frozenset()
 
 
 def input_schema(schema: StructType, cut_time: str | None) -> StructType:
@@ -59,6 +61,8 @@ def analyse(flow: Dataflow, order: tuple[str, ...], session: SparkSession) -> An
     """
     schemas: dict[str, StructType] = {name: source.connector.schema for name, source in flow.sources.items()}
     horizons: dict[str, Horizon] = {}
+    stateful: set[str] = set()
+    remote = not is_local(session.sparkContext.master)
     problems: list[Problem] = []
     for name in order:
         segment = flow.segments[name]
@@ -69,6 +73,8 @@ def analyse(flow: Dataflow, order: tuple[str, ...], session: SparkSession) -> An
                 continue
             schemas[name] = frame.schema
             problems += _routing_problems(segment, frame)
+            if remote and _has_state(frame):
+                stateful.add(name)
             if is_rebuilt(segment):
                 horizon = horizon_of(segment, frame)
                 if isinstance(horizon, Unbounded):
@@ -77,7 +83,7 @@ def analyse(flow: Dataflow, order: tuple[str, ...], session: SparkSession) -> An
                     horizons[name] = horizon
     if problems:
         raise FlowError(problems)
-    return Analysis(schemas, horizons)
+    return Analysis(schemas, horizons, frozenset(stateful))
 
 
 def _analyse_segment(
@@ -168,10 +174,14 @@ def _key_problems(segment: Segment, schemas: Mapping[str, StructType]) -> list[P
 
 def _routing_problems(segment: Segment, frame: DataFrame) -> list[Problem]:
     """State brings rows together that random routing would part."""
-    if segment.routing != "random" or find_horizon(frame) == Horizon(STATELESS, timed=has_watermark(frame)):
+    if segment.routing != "random" or not _has_state(frame):
         return []
     what = "routing='random' parts rows that its state brings together: each replica would have a part of the result"
     return [Problem(segment.where, what, "use routing='hashing' with shard_by, or leave routing out")]
+
+
+def _has_state(frame: DataFrame) -> bool:
+    return find_horizon(frame) != Horizon(STATELESS, timed=has_watermark(frame))
 
 
 def _cut_time_problems(segment: Segment, schemas: Mapping[str, StructType]) -> list[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import re
@@ -27,6 +28,7 @@ from unbroken.transport.store import UnitStore, encode_unit
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
@@ -106,7 +108,8 @@ class QueryRunner:
         self._columns = arrow_schema(frame.schema)
         self._look_for_consumers()
         writer = frame.writeStream.outputMode(self.segment.output_mode).foreachBatch(self._micro_batch)
-        self._query = writer.option("checkpointLocation", str(self.checkpoint)).start()
+        # With a scheme: where Hadoop is configured for a cluster, its default file system is not the local one.
+        self._query = writer.option("checkpointLocation", f"file://{self.checkpoint.absolute()}").start()
 
     def stop(self) -> None:
         if self._query is not None:
@@ -128,6 +131,7 @@ class QueryRunner:
         return {
             "duration_ms": dict(last.durationMs),
             "batch": last.batchId,
+            "cut": _cut_of(last),
             "input_rows": last.numInputRows,
             # How many rows there are in all is not known: RocksDB would have to look for each one it is given.
             "state_rows_updated": sum(operator.numRowsUpdated for operator in last.stateOperators),
@@ -203,6 +207,12 @@ class QueryRunner:
         if not os.path.exists(path):
             self._around.store.write(path, encode_unit(header, rows))
         return header
+
+
+def _cut_of(progress: StreamingQueryProgress) -> int | None:
+    """The cut that a micro-batch took; None if Spark has looked for one in vain, which it reports as well."""
+    source = progress.sources[0]
+    return None if source.startOffset == source.endOffset else int(json.loads(source.endOffset)["cut"])
 
 
 def root_cause(trace: str) -> str:

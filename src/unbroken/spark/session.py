@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from unbroken.cluster.java import java_environment
 from unbroken.config import Settings
+from unbroken.spark.master import (
+    MasterError,
+    await_executor,
+    await_master,
+    executor_settings,
+    is_local,
+    python_path,
+    refuse_hidden_driver,
+)
+from unbroken.spark.submitted import chosen, is_submitted, submitted_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +30,9 @@ compiler has for its code by default, and then nothing more is compiled."""
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+JVM_SETTINGS = ("spark.driver.memory", "spark.driver.extraJavaOptions")
+"""What can only be said before the JVM starts."""
 
 
 def spark_settings(settings: Settings, host: str = "127.0.0.1") -> dict[str, str]:
@@ -71,23 +85,71 @@ def spark_settings(settings: Settings, host: str = "127.0.0.1") -> dict[str, str
     return conf
 
 
-def start_session(name: str, settings: Settings, master: str | None = None, host: str = "127.0.0.1") -> SparkSession:
-    """Start this process's Spark session and register the ``unbroken`` source format."""
-    os.environ.update(java_environment())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
+def session_settings(settings: Settings, master: str, host: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Spark settings of a node that computes with ``master``.
 
+    Those that spark-submit brought (``given``) hold, but for the ones that results and state depend on. Those of the
+    flow's file come last.
+    """
+    conf = spark_settings(settings, host)
+    small = SMALL_JVM if settings.jvm == "small" else ""
+    if not is_local(master):
+        conf |= executor_settings(settings, small)
+    if given:
+        # The JVM runs already, with what spark-submit was told about it.
+        conf = {key: value for key, value in conf.items() if key not in JVM_SETTINGS}
+    conf |= chosen(given)
+    if given or not is_local(master):
+        conf |= python_path(given)
+    return {**conf, **settings.spark}
+
+
+def start_session(name: str, settings: Settings, master: str | None = None, host: str = "127.0.0.1") -> SparkSession:
+    """Start this process's Spark session and register the ``unbroken`` source format.
+
+    Under spark-submit the master is its to say. With a master that is not local this returns when there is an executor;
+    raises MasterError if none comes.
+    """
+    if not is_submitted():
+        os.environ.update(java_environment())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    given = submitted_settings()
+    if given and master is not None:
+        raise MasterError("spark-submit has started this process: tell it the master, and leave --spark-master out")
+    master = given.get("spark.master", master or f"local[{settings.node_cores}]")
+    if not is_local(master):
+        refuse_hidden_driver(master, host)
+        await_master(master)
+    session = _open_session(name, master, session_settings(settings, master, host, given))
+    session.sparkContext.setLogLevel("WARN")
     from unbroken.spark.source import UnbrokenSource
 
-    builder = SparkSession.builder.appName(name).master(master or f"local[{settings.node_cores}]")
-    for key, value in spark_settings(settings, host).items():
-        builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
     # Spark also finds the format by the name of the module pyspark_unbroken. A source found that way shares one
     # Scala hash map between all queries, which several queries of a node would corrupt by starting at once.
     session.dataSource.register(UnbrokenSource)
     _load_everything(session)
+    return session
+
+
+def _open_session(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    if is_local(master):
+        local: SparkSession = builder.getOrCreate()
+        return local
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except Exception as error:
+        what = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise MasterError(f"Spark cannot be started with the master {master}: {what}") from error
+    try:
+        await_executor(session)
+    except BaseException:
+        session.stop()
+        raise
     return session
 
 
@@ -102,10 +164,3 @@ def _load_everything(session: SparkSession) -> None:
 
     pa.table({"loaded": [1]}).to_pandas()
     session.range(1).toArrow()
-
-
-def jvm_exit_code(session: SparkSession) -> int | None:
-    """How the session's JVM ended; None while it runs."""
-    gateway = session.sparkContext._gateway
-    process = getattr(gateway, "proc", None)
-    return None if process is None else process.poll()

@@ -7,8 +7,6 @@ which loads the lost partitions of the state from the checkpoint, and the worker
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 from pathlib import Path
 
 import psutil
@@ -17,15 +15,9 @@ from unbroken.bench.observed import Say
 from unbroken.bench.peers.observation import Observation
 from unbroken.bench.peers.peer import Peer, free_ports, refuse_dead
 from unbroken.bench.peers.spark_files import ResultFiles, start_query
-from unbroken.cluster.java import java_environment
-from unbroken.cluster.processes import OwnedProcess, spawn
+from unbroken.cluster.processes import OwnedProcess
 from unbroken.errors import UnbrokenError
-
-WORKERS = 2
-MASTER = "org.apache.spark.deploy.master.Master"
-WORKER = "org.apache.spark.deploy.worker.Worker"
-EXECUTOR = "CoarseGrainedExecutorBackend"
-HOST = "127.0.0.1"
+from unbroken.spark.standalone import StandaloneCluster
 
 
 class SparkCluster(Peer):
@@ -36,27 +28,23 @@ class SparkCluster(Peer):
         super().__init__(observation, directory, say)
         self._results = directory / "results"
         self._reader = ResultFiles(self._results, observation)
-        self._processes: dict[str, OwnedProcess] = {}
+        self._cluster: StandaloneCluster | None = None
+        self._driver: OwnedProcess | None = None
         self._victim: psutil.Process | None = None
 
     def start(self) -> None:
         (port,) = free_ports(1)
-        url = f"spark://{HOST}:{port}"
-        # A worker that comes before its master tries again: nothing has to be waited for.
-        self._launch("master", [MASTER, "--host", HOST, "--port", str(port), "--webui-port", "0"])
-        for number in range(1, WORKERS + 1):
-            place = self.directory / f"worker-{number}"
-            size = ["--cores", "1", "--memory", "1500m", "--work-dir", str(place)]
-            self._launch(f"worker-{number}", [WORKER, "--host", HOST, "--webui-port", "0", *size, url])
+        self._cluster = StandaloneCluster(self.directory, port)
+        self._cluster.start()
         self._reader.start()
-        self._processes["driver"] = start_query(self.observation.load, self.directory, self._results, url)
+        self._driver = start_query(self.observation.load, self.directory, self._results, self._cluster.url)
 
     def aim(self) -> str:
-        for number in range(1, WORKERS + 1):
-            executor = _executor_of(self._processes[f"worker-{number}"].pid)
-            if executor is not None:
-                self._victim = executor
-                return f"the executor of worker {number}, which its worker starts again"
+        if self._cluster is not None:
+            for name in self._cluster.workers:
+                for executor in self._cluster.executors(name):
+                    self._victim = executor
+                    return f"the executor of {name.replace('-', ' ')}, which its worker starts again"
         raise UnbrokenError("no worker has an executor")
 
     def kill(self) -> None:
@@ -66,34 +54,15 @@ class SparkCluster(Peer):
 
     def check(self) -> None:
         self._reader.check()
-        refuse_dead((f"the cluster's {name}", process) for name, process in self._processes.items())
+        processes = {} if self._cluster is None else dict(self._cluster.processes)
+        if self._driver is not None:
+            processes["driver"] = self._driver
+        refuse_dead((f"the cluster's {name}", process) for name, process in processes.items())
 
     def stop(self) -> None:
         # The driver first: a cluster that goes before it makes it wait for another.
-        for name in sorted(self._processes, key=lambda name: name != "driver"):
-            self._processes[name].stop(0)
+        if self._driver is not None:
+            self._driver.stop(0)
+        if self._cluster is not None:
+            self._cluster.stop()
         self._reader.stop()
-
-    def _launch(self, name: str, command: list[str]) -> None:
-        import pyspark
-
-        home = Path(pyspark.__file__).parent
-        environment = {
-            **os.environ,
-            **java_environment(),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": HOST,
-            "SPARK_DAEMON_MEMORY": "256m",
-        }
-        log_file = self.directory / f"{name}.log"
-        self._processes[name] = spawn([home / "bin" / "spark-class", *command], log_file=log_file, env=environment)
-
-
-def _executor_of(worker: int) -> psutil.Process | None:
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(worker).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                if any(EXECUTOR in argument for argument in child.cmdline()):
-                    return child
-    return None

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from partitions.common import Direction, Partitions, T
+from unbroken.testing.partitions import Direction, Partitions, T
 
 LOOPBACK = "127.0.0.1"
 CHUNK = 65_536

@@ -1,0 +1,34 @@
+"""`unbroken zookeeper`: a server that nodes can be started with, and that ends with its command."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import wait_until
+from unbroken.cluster.zookeeper import serves
+
+DEADLINE_S = 60.0
+
+
+@pytest.mark.cluster
+def test_the_server_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "unbroken", "zookeeper", "--dir", str(tmp_path / "zk"), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout is not None
+            line = running.stdout.readline()
+            found = re.search(r"takes requests at ([\d.]+):(\d+)", line)
+            assert found is not None, line
+            host, port = found[1], int(found[2])
+            assert serves(host, port)
+            running.terminate()
+            assert running.wait(DEADLINE_S) == 0
+        finally:
+            running.kill()
+    wait_until(lambda: not serves(host, port), DEADLINE_S, "the server to be gone")
+    assert (tmp_path / "zk" / "data").is_dir() and (tmp_path / "zk" / "zookeeper.log").is_file()

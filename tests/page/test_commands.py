@@ -1,0 +1,58 @@
+"""`unbroken ui` and `unbroken bench page`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from unbroken.cli import cli
+
+
+def test_the_page_of_a_simulated_flow_is_served_until_it_is_told_to_end(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "unbroken", "ui", "--simulated", "--replicas", "10"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"the page is at (http://127\.0\.0\.1:\d+/)", process.stdout.readline())
+            assert found is not None
+            with urllib.request.urlopen(found.group(1), timeout=30) as answer:
+                assert b"Unbroken" in answer.read()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+def test_a_flow_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["ui", "nothing"])
+    assert result.exit_code == 3, result.output
+
+
+def test_help_has_examples() -> None:
+    told = CliRunner().invoke(cli, ["ui", "--help"], env={"COLUMNS": "200"}).output
+    assert "unbroken ui --simulated" in told and "--demo" in told
+    assert "--page-port" in CliRunner().invoke(cli, ["run", "--help"], env={"COLUMNS": "200"}).output
+
+
+def test_what_an_update_costs_without_a_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unbroken.bench import page as bench
+
+    monkeypatch.setattr(bench, "chromium", lambda: None)
+    monkeypatch.setattr(bench, "SETTLE_MS", 3_000.0)
+    result = CliRunner().invoke(cli, ["bench", "page", "--replicas", "10", "--updates", "2", "--json"])
+    line = json.loads(result.stdout.splitlines()[-1])
+    assert line["updates"] >= 2 and line["browser_ms"] is None
+    assert line["server_ms"]["p50"] > 0 and line["replicas"] >= 10

@@ -1,0 +1,91 @@
+"""The page of two real nodes in a real browser: one is killed from the page, and everything is seen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from page import browsing
+from page.browsing import shot, visited
+from unbroken.cluster.launcher import LocalCluster
+from unbroken.page.page import PageOptions, page_of_flow, page_of_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.chromium, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+
+FLOW = Path(__file__).with_name("live_flow.py")
+PATIENCE_MS = 240_000.0
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    with browsing.browser() as found:
+        yield found
+
+
+class Tended:
+    """A cluster whose dead nodes are started again, as `unbroken run` does."""
+
+    def __init__(self, directory: Path) -> None:
+        self.cluster = LocalCluster(FLOW, directory)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._tend, daemon=True)
+
+    def __enter__(self) -> LocalCluster:
+        self.cluster.start()
+        self.cluster.wait_ready(300)
+        self._thread.start()
+        return self.cluster
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.cluster.stop()
+
+    def _tend(self) -> None:
+        while not self._closed.wait(0.5):
+            self.cluster.tend()
+
+
+def test_a_node_is_killed_from_the_page(browser: Browser, tmp_path: Path) -> None:
+    def wait(condition: str) -> None:
+        tab.wait_for_function(condition, timeout=PATIENCE_MS)
+
+    with (
+        Tended(tmp_path / "run") as cluster,
+        page_of_run(cluster, PageOptions(demo=True)) as page,
+        visited(browser, page.url) as tab,
+    ):
+        wait("() => document.getElementById('banner').dataset.state === 'whole'")
+        wait("() => document.querySelectorAll('.chart path.b[d]').length === 2")
+        assert tab.locator(".cell.s-active").count() == 4, "two of the ingress, two of the segment"
+        tab.click(".part[data-part=counts] .cell >> nth=0")
+        assert "query " in tab.inner_text("#inspector .parts")
+        tab.keyboard.press("Escape")
+        tab.click('#nodes tr[data-node="node-2"] button[data-action="kill"]')
+        tab.fill("#confirm-token", cluster.token)
+        tab.click("#confirm-yes")
+        wait("() => document.querySelector('.cell.s-dead')")
+        wait("() => document.querySelector('.chart .mark.k-loss')")
+        assert tab.get_attribute("#banner", "data-state") == "short"
+        assert "node-1 has the last replica" in tab.inner_text("#banner")
+        shot(tab, "real-killed")
+        wait("() => document.getElementById('banner').dataset.state === 'whole'")
+        gaps = tab.evaluate("(async () => (await (await fetch('/api/state')).json()).samples.gap_ms)()")
+        assert tab.locator("#history li", has_text="is redundant again").count() >= 1
+        assert max(gap for gap in gaps if gap is not None) < 60_000, "results went on"
+        shot(tab, "real-back")
+        # Somebody else looks at the same flow over ZooKeeper alone, as `unbroken ui` does.
+        with (
+            page_of_flow(cluster.zookeeper.address, cluster.flow.name, cluster.token, PageOptions()) as other,
+            visited(browser, other.url) as seen,
+        ):
+            assert seen.inner_text("#flow") == "counts"
+            assert seen.locator("button[data-action=kill]").count() == 0, "that is for demonstrations"

@@ -1,0 +1,126 @@
+"""Processes of nodes on this host: the right one is touched, or none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from support import wait_until
+from unbroken.cluster.documents import Member
+from unbroken.errors import UnbrokenError
+from unbroken.page.processes import LocalProcesses, is_here, is_node, own_addresses
+
+SLEEP = "import sys, time; time.sleep(300)"
+
+
+@contextlib.contextmanager
+def process(*words: str, own_session: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does nothing and has these words in its command line."""
+    command = [sys.executable, "-c", SLEEP, *words]
+    with subprocess.Popen(command, start_new_session=own_session) as found:
+        try:
+            yield found
+        finally:
+            with contextlib.suppress(OSError):
+                os.kill(found.pid, signal.SIGKILL)
+
+
+def member(name: str, pid: int, host: str = "127.0.0.1") -> dict[str, Member]:
+    return {name: Member(name, f"{host}:1", "", host, pid, "x")}
+
+
+NODE = ("unbroken", "node", "--name", "a")
+
+
+def test_a_node_is_killed() -> None:
+    with process(*NODE) as found:
+        processes = LocalProcesses(lambda: member("a", found.pid))
+        assert processes.local() == {"a"}
+        assert processes.kill("a") == found.pid
+        assert found.wait(10) == -signal.SIGKILL
+        assert processes.local() == set()
+        with pytest.raises(UnbrokenError, match="no process on this host"):
+            processes.kill("a")
+
+
+def test_a_node_is_frozen_and_goes_on() -> None:
+    with process(*NODE) as found:
+        processes = LocalProcesses(lambda: member("a", found.pid))
+        processes.freeze("a")
+        wait_until(lambda: processes.frozen() == {"a"}, 10, "the node to be stopped")
+        with pytest.raises(UnbrokenError, match="frozen already"):
+            processes.freeze("a")
+        processes.thaw("a")
+        wait_until(lambda: processes.frozen() == set(), 10, "the node to go on")
+        with pytest.raises(UnbrokenError, match="is not frozen"):
+            processes.thaw("a")
+
+
+def test_what_was_frozen_goes_on_when_the_page_ends() -> None:
+    with process(*NODE) as found:
+        processes = LocalProcesses(lambda: member("a", found.pid))
+        processes.freeze("a")
+        wait_until(lambda: processes.frozen() == {"a"}, 10, "the node to be stopped")
+        processes.close()
+        wait_until(lambda: psutil.Process(found.pid).status() != psutil.STATUS_STOPPED, 10, "the node to go on")
+
+
+@pytest.mark.parametrize(
+    ("words", "own_session", "host"),
+    [
+        (("something", "else"), True, "127.0.0.1"),
+        (("unbroken", "node", "--name", "b"), True, "127.0.0.1"),
+        (("unbroken", "run", "--name", "a"), True, "127.0.0.1"),
+        (NODE, False, "127.0.0.1"),
+        (NODE, True, "203.0.113.9"),
+        (NODE, True, "elsewhere.example"),
+    ],
+)
+def test_another_process_is_left_alone(words: tuple[str, ...], own_session: bool, host: str) -> None:
+    with process(*words, own_session=own_session) as found:
+        processes = LocalProcesses(lambda: member("a", found.pid, host))
+        assert processes.local() == set()
+        with pytest.raises(UnbrokenError):
+            processes.kill("a")
+        assert found.poll() is None
+
+
+def test_a_number_that_nobody_has() -> None:
+    assert LocalProcesses(lambda: member("a", 2**22 + 1)).local() == set()
+    assert LocalProcesses(dict).local() == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "yes"),
+    [
+        ([sys.executable, "-m", "unbroken", "node", "--name", "a", "--flow", "x.py"], True),
+        (["/usr/bin/python3", "/usr/local/bin/unbroken", "node", "--name=a"], True),
+        ([sys.executable, "-m", "unbroken", "node", "--name", "b"], False),
+        ([sys.executable, "-m", "unbroken", "run", "x.py"], False),
+        ([], False),
+    ],
+)
+def test_command_lines(words: list[str], yes: bool) -> None:
+    assert is_node(words, "a") is yes
+
+
+def test_a_node_without_a_name_has_that_of_its_host() -> None:
+    words = [sys.executable, "-m", "unbroken", "node", "--flow", "x.py"]
+    assert is_node(words, f"{socket.gethostname()}-17")
+    assert not is_node(words, "somebody-17")
+
+
+def test_addresses_of_this_host() -> None:
+    own = own_addresses()
+    assert "127.0.0.1" in own
+    here = ["127.0.0.1", "127.0.0.2", "::1", "localhost", socket.gethostname()]
+    assert all(is_here(host, own) for host in here)
+    assert not any(is_here(host, own) for host in ("203.0.113.9", "example.org", ""))
