@@ -34,7 +34,8 @@ def test_a_door_without_a_token_would_be_open_to_all() -> None:
 
 def test_a_wish_names_a_node() -> None:
     assert Wish.from_json("reinit", {"node": "a", "shard": "sums.0"}) == Wish("reinit", "a", "sums.0")
-    for wrong in (None, [], {}, {"node": ""}, {"node": 3}, {"node": "a", "shard": 3}):
+    wrongs: list[Any] = [None, [], {}, {"node": ""}, {"node": 3}, {"node": "a", "shard": 3}]
+    for wrong in wrongs:
         with pytest.raises(Refused):
             Wish.from_json("drain", wrong)
 

@@ -80,7 +80,7 @@ def test_a_slow_viewer_gets_the_newest_and_all_samples() -> None:
     for _ in range(5):
         feed.turn()
     update = viewer.take(known)
-    assert update is feed.latest
+    assert update is not None and update is feed.latest
     assert json.loads(update.since(known)[0])["samples"]["number"] == [2, 3, 4, 5, 6]
     assert viewer.take(update.since(known)[1]) is None, "it is not given the same twice"
 
