@@ -27,6 +27,8 @@ def process(*words: str, own_session: bool = True) -> Iterator[subprocess.Popen[
     command = [sys.executable, "-c", SLEEP, *words]
     with subprocess.Popen(command, start_new_session=own_session) as found:
         try:
+            # For a moment after it is started a process has no command line.
+            wait_until(lambda: bool(psutil.Process(found.pid).cmdline()), 10, "the process to have its command line")
             yield found
         finally:
             with contextlib.suppress(OSError):

@@ -128,10 +128,11 @@ def tell(error: UnbrokenError, as_json: bool) -> None:
         click.echo(json.dumps({"ok": False, "error": str(error), "exit_code": exit_code(error), **more}))
     elif isinstance(error, FlowError):
         for problem in error.problems:
-            errors.print(f"[bold red]refused[/] {problem.where}", highlight=False)
-            errors.print(f"  {problem.what}", highlight=False, markup=False)
-            errors.print(f"  -> {problem.remedy}", highlight=False, markup=False)
+            errors.print(f"[bold red]refused[/] {problem.where}", highlight=False, soft_wrap=True)
+            errors.print(f"  {problem.what}", highlight=False, markup=False, soft_wrap=True)
+            errors.print(f"  -> {problem.remedy}", highlight=False, markup=False, soft_wrap=True)
     else:
         word = "refused" if exit_code(error) == EXIT_REFUSED else "error"
         errors.print(f"[bold red]{word}[/]", end=" ")
-        errors.print(str(error), highlight=False, markup=False)
+        # The terminal breaks lines that are too long: a path that is broken here could not be copied.
+        errors.print(str(error), highlight=False, markup=False, soft_wrap=True)
