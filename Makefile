@@ -100,7 +100,7 @@ chaos: venv
 	$(BIN)/unbroken chaos --seeds 1-30 --json
 
 survival: venv
-	$(BIN)/python -m pytest -q -m "slow or cluster" tests/recovery tests/cluster tests/strategies tests/guarantees tests/ordering tests/bench tests/partitions tests/consistency tests/metrics tests/deploy tests/testing tests/tracing tests/docs
+	$(BIN)/python -m pytest -q -m "slow or cluster" tests/recovery tests/cluster tests/strategies tests/guarantees tests/ordering tests/bench tests/partitions tests/consistency tests/metrics tests/page tests/deploy tests/testing tests/tracing tests/docs
 
 kafka: venv
 	$(BIN)/python tests/kafka/broker.py fetch

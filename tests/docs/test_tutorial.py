@@ -107,6 +107,10 @@ def leading(terminal: Terminal) -> str:
 
 @pytest.mark.timeout(1_200)
 def test_the_test_of_the_tutorial_passes(place: Path) -> None:
+    test = place / "test_shop.py"
+    # The one thing that is changed: a machine that has other things to do gets more time.
+    test.write_text(test.read_text().replace("cluster=unbroken_cluster)", "cluster=unbroken_cluster, deadline_s=600)"))
+    assert "deadline_s=600" in test.read_text()
     known = any(point.value == "unbroken.testing.plugin" for point in entry_points(group="pytest11"))
     plugin = [] if known else ["-p", "unbroken.testing.plugin"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, "test_shop.py"]

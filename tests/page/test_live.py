@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from page import browsing
 from page.browsing import shot, visited
+from support import wait_until
 from unbroken.cluster.launcher import LocalCluster
 from unbroken.page.page import PageOptions, page_of_flow, page_of_run
 
@@ -89,3 +96,31 @@ def test_a_node_is_killed_from_the_page(browser: Browser, tmp_path: Path) -> Non
         ):
             assert seen.inner_text("#flow") == "counts"
             assert seen.locator("button[data-action=kill]").count() == 0, "that is for demonstrations"
+
+
+def test_a_run_serves_its_page(tmp_path: Path) -> None:
+    """`unbroken run` says where its page is, and the page is gone with it."""
+    command = [sys.executable, "-m", "unbroken", "run", str(FLOW), "--dir", str(tmp_path / "run"), "--json"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            events = (json.loads(line) for line in process.stdout)
+            url = next(event["page"] for event in events if "page" in event)
+            seen: dict[str, Any] = {}
+
+            def whole() -> bool:
+                with urllib.request.urlopen(f"{url}api/state", timeout=30) as answer:
+                    seen.update(json.load(answer)["view"])
+                return bool(seen["redundancy"]["whole"])
+
+            wait_until(whole, 120, lambda: f"redundancy: {seen['redundancy']}", interval_s=0.5)
+            assert {node["state"] for node in seen["nodes"]} == {"running"}
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+        finally:
+            process.kill()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(url, timeout=5)

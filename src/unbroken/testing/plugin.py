@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -48,18 +48,17 @@ def unbroken_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
                 run.remove()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
     """Say where the logs and results of a failed test's runs are; those of others are removed with the session.
 
     Not at once: a run may belong to a fixture that several tests look at, of which a later one may fail.
     """
-    report = yield
+    outcome = yield
+    report: pytest.TestReport = outcome.get_result()
     session = item.config.stash.get(SESSION, None)
     if session is None or report.when != "call":
-        return report
+        return
     runs = session.cluster.take_runs()
     session.last = runs[-1] if runs else session.last
     if not report.failed:
@@ -69,4 +68,3 @@ def pytest_runtest_makereport(
     elif session.last is not None and "unbroken_cluster" in getattr(item, "fixturenames", ()):
         report.sections.append(("Unbroken, the last run", session.last.describe()))
         session.passed = [run for run in session.passed if run is not session.last]
-    return report
