@@ -27,25 +27,28 @@ class Recorded:
         (Loss.KILL, False, ["kill"]),
         (Loss.KILL, True, ["kill", "restart"]),
         (Loss.FREEZE, True, ["freeze", "thaw"]),
+        (Loss.CUT, True, ["isolate", "heal_all"]),
         (Loss.RESTART, False, ["stop", "start_node"]),
     ],
 )
 def test_a_node_is_lost(monkeypatch: pytest.MonkeyPatch, loss: Loss, restart: bool, expected: list[str]) -> None:
-    monkeypatch.setattr(losses, "FROZEN_S", 0.05)
+    monkeypatch.setattr(losses, "AWAY_S", 0.05)
     one = Recorded()
     cluster = SimpleNamespace(nodes={"node-1": one}, start_node=one.start_node)
     reader = SimpleNamespace(ended=lambda: False)
-    run: Any = SimpleNamespace(cluster=cluster, reader=reader, kill=one.kill, restart=one.restart)
+    run: Any = SimpleNamespace(cluster=cluster, reader=reader, links=one, kill=one.kill, restart=one.restart)
     assert lose(run, "node-1", loss, restart=restart) > 0
     assert one.done == expected
 
 
-def test_a_frozen_node_is_thawed_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("loss", "expected"), [(Loss.FREEZE, ["freeze", "thaw"]), (Loss.CUT, ["isolate", "heal_all"])])
+def test_a_node_that_is_away_comes_back_whatever_happens(loss: Loss, expected: list[str]) -> None:
     def ended() -> bool:
         raise ValueError("the results ended")
 
     one = Recorded()
-    run: Any = SimpleNamespace(cluster=SimpleNamespace(nodes={"node-1": one}), reader=SimpleNamespace(ended=ended))
+    cluster, reader = SimpleNamespace(nodes={"node-1": one}), SimpleNamespace(ended=ended)
+    run: Any = SimpleNamespace(cluster=cluster, reader=reader, links=one)
     with pytest.raises(ValueError, match="ended"):
-        lose(run, "node-1", Loss.FREEZE, restart=False)
-    assert one.done == ["freeze", "thaw"]
+        lose(run, "node-1", loss, restart=False)
+    assert one.done == expected

@@ -1,4 +1,4 @@
-"""The ways in which a measured flow loses a node: killed, frozen for a while, or stopped properly and restarted."""
+"""The ways in which a measured flow loses a node: killed, frozen or cut off for a while, or stopped and restarted."""
 
 from __future__ import annotations
 
@@ -12,23 +12,30 @@ from unbroken.bench.observed import LOOK_S
 if TYPE_CHECKING:
     from unbroken.bench.observed import Observed
 
-FROZEN_S = 12.0
-"""How long a frozen node stays so: three times the session time-out, so that it is given up before it is back."""
+AWAY_S = 12.0
+"""How long a frozen node stays so, or one that is cut off: three times the session time-out, so that it is given up
+before it is back."""
 
 STOP_S = 20.0
 """How long a node may take to end when it is asked to; then it is killed."""
 
 
 class Loss(Enum):
-    """What is done to a node. Links between nodes are cut in tests only, which bring a network of their own for it."""
+    """What is done to a node."""
 
     KILL = "kill -9"
     FREEZE = "freeze"
+    CUT = "lost links"
     RESTART = "graceful restart"
+
+    @property
+    def away_s(self) -> float:
+        """For how long the node is away while its process lives; it goes on by itself afterwards."""
+        return AWAY_S if self in (Loss.FREEZE, Loss.CUT) else 0.0
 
 
 def lose(run: Observed, node: str, loss: Loss, *, restart: bool) -> float:
-    """Do it, and what follows: a frozen node is thawed; one that was killed is started again if it is to ``restart``.
+    """Do it, and what follows: a node that is away comes back; one that was killed does if it is to ``restart``.
 
     Returns when it began, in ms since the epoch, as soon as nothing is left to be done.
     """
@@ -36,9 +43,15 @@ def lose(run: Observed, node: str, loss: Loss, *, restart: bool) -> float:
     if loss is Loss.FREEZE:
         process.freeze()
         try:
-            _wait(FROZEN_S, run.reader.ended)
+            _wait(loss.away_s, run.reader.ended)
         finally:
             process.thaw()
+    elif loss is Loss.CUT:
+        run.links.isolate(node)
+        try:
+            _wait(loss.away_s, run.reader.ended)
+        finally:
+            run.links.heal_all()
     elif loss is Loss.RESTART:
         process.stop(STOP_S)
         run.cluster.start_node(node)

@@ -25,6 +25,8 @@ from unbroken.demo.measure import Sample
 from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.layout import Layout
+from unbroken.testing.linked import LinkedCluster
+from unbroken.testing.partitions import Partitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,6 +121,12 @@ class Observed:
         self.cluster.nodes[node].kill9()
         return killed_ms
 
+    @property
+    def links(self) -> Partitions:
+        """The links of a flow that was started ``cuttable``."""
+        assert isinstance(self.cluster, LinkedCluster), "only links through proxies can be cut"
+        return self.cluster.links
+
     def restart(self, node: str) -> None:
         """Start a killed node again on what its directory holds, as soon as nothing of it is left."""
         self.cluster.nodes[node].wait(SWEEP_S)
@@ -193,16 +201,22 @@ class Observed:
 
 @contextmanager
 def observed(
-    flow_file: str, load: Mapping[str, Any], read: Callable[[Subscription], Reader] = Reader
+    flow_file: str,
+    load: Mapping[str, Any],
+    read: Callable[[Subscription], Reader] = Reader,
+    *,
+    cuttable: bool = False,
 ) -> Iterator[Observed]:
     """Run a flow of this package with ``load`` in its environment (UNBROKEN_BENCH_...); it has given its first result.
 
-    A node that is killed stays dead. ``read`` takes the results.
+    A node that is killed stays dead. ``read`` takes the results. ``cuttable`` says that links are to be cut, which
+    costs a way through proxies.
     """
+    kind = LinkedCluster if cuttable else LocalCluster
     environment = {f"UNBROKEN_BENCH_{name}": str(value) for name, value in load.items()}
     with variables(environment), tempfile.TemporaryDirectory() as directory:
         path = Path(__file__).parent / flow_file
-        with LocalCluster(path, Path(directory) / "state", supervise=False) as cluster:
+        with kind(path, Path(directory) / "state", supervise=False) as cluster:
             cluster.start()
             cluster.wait_ready(READY_S)
             with cluster.subscribe(SINK) as results:

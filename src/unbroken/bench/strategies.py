@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import psutil
@@ -19,7 +20,7 @@ from rich.table import Table
 
 from unbroken.bench.delivery import reading
 from unbroken.bench.figures import STEADY_S, Phases, pulse, spread
-from unbroken.bench.losses import FROZEN_S, Loss, lose
+from unbroken.bench.losses import Loss, lose
 from unbroken.bench.observed import END_SLACK_S, START_S, Observed, Say, observed
 from unbroken.bench.restart import measure_restart
 from unbroken.bench.strategy_figures import (
@@ -110,12 +111,18 @@ class Trial:
         return f"{self.strategy}, every {self.interval} units"
 
     @property
+    def counted_s(self) -> float:
+        """The quiet time in which bytes are counted: whole intervals, as each has one acknowledgement or copy."""
+        interval_s = self.interval * PULSE_MS / 1000
+        return interval_s * ceil(self.quiet_s / interval_s)
+
+    @property
     def seconds(self) -> int:
         """For how long rows come: the longer results can be away, the longer."""
-        after_s = self.after_s + (FROZEN_S if self.loss is Loss.FREEZE else 0.0)
-        if self.loss is not Loss.FREEZE and self.strategy == Ha.NONE.value:
+        after_s = self.after_s + self.loss.away_s
+        if not self.loss.away_s and self.strategy == Ha.NONE.value:
             after_s = max(after_s, RESTART_S)
-        return int(self.start_s + self.warm_s + self.quiet_s + after_s)
+        return int(self.start_s + self.warm_s + self.counted_s + after_s)
 
     def load(self) -> dict[str, Any]:
         return {
@@ -207,9 +214,9 @@ def measure_loss(trial: Trial, say: Say) -> dict[str, Any]:
     strategy, name = trial.strategy, str(trial)
     say(f"{name}: starting three nodes")
     seconds = trial.seconds
-    with observed("windowed.py", trial.load()) as run:
+    with observed("windowed.py", trial.load(), cuttable=trial.loss is Loss.CUT) as run:
         run.settle(trial.warm_s, SETTLED_PULSES * PULSE_MS, trial.warm_s + trial.settle_s)
-        quiet = _stay_quiet(run, trial.quiet_s)
+        quiet = _stay_quiet(run, trial.counted_s)
         kill = _lose(run, trial)
         say(f"{name}: {kill.node} lost")
         try:

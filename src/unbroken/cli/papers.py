@@ -18,6 +18,7 @@ from unbroken.cli.shared import EXIT_FAILED, answer, out
     examples=[
         ("unbroken bench paper --list", "which experiments there are"),
         ("unbroken bench paper mib1 faults", "two of them, into results/"),
+        ("unbroken bench paper mib1 --resume", "measure what a run that was ended has not"),
         ("unbroken bench paper mib1 --redraw", "draw again what was measured before"),
     ],
 )
@@ -25,10 +26,11 @@ from unbroken.cli.shared import EXIT_FAILED, answer, out
 @click.option("--list", "listed", is_flag=True, help="Say which experiments there are, and end.")
 @click.option("--out", "directory", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
 @click.option("--quick", is_flag=True, help="Tiny: shows that an experiment runs, and measures nothing worth keeping.")
+@click.option("--resume", is_flag=True, help="Measure only what is not in the directory yet, or failed.")
 @click.option("--redraw", is_flag=True, help="Only draw and describe again what was measured before.")
 @AS_JSON
 def bench_paper(
-    names: tuple[str, ...], listed: bool, directory: Path, quick: bool, redraw: bool, as_json: bool
+    names: tuple[str, ...], listed: bool, directory: Path, quick: bool, resume: bool, redraw: bool, as_json: bool
 ) -> None:
     """Repeat experiments of the papers on the real system: NAME.csv, NAME.png and NAME.json for each."""
     from unbroken.bench.paper.experiment import Size
@@ -46,7 +48,10 @@ def bench_paper(
     failed, size = False, Size(quick)
     for experiment in [experiment_of(name) for name in names]:
         with telling(experiment.name) as tell:
-            kept = redrawn(experiment, directory) if redraw else run_and_keep(experiment, directory, size, tell)
+            if redraw:
+                kept = redrawn(experiment, directory)
+            else:
+                kept = run_and_keep(experiment, directory, size, tell, resume=resume)
         failed = failed or bool(kept.failed)
         if as_json:
             click.echo(json.dumps(kept.to_json()))

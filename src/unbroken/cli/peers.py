@@ -20,7 +20,7 @@ from unbroken.cli.shared import EXIT_FAILED, out
         ("unbroken bench peers --quick", "only see that they run"),
     ],
 )
-@click.option("--systems", default="unbroken,spark,spark-cluster,flink,flink-tuned", show_default=True)
+@click.option("--systems", default="unbroken,spark,spark-cluster,flink,flink-tuned,flink-eager", show_default=True)
 @click.option("--rate", default=5_000, show_default=True, help="Events per second.")
 @click.option("--seconds", type=float, help="Length of the stream of events for each system.  [default: 80]")
 @click.option("--quick", is_flag=True, help="Tiny: shows that the systems run, and measures nothing worth keeping.")

@@ -94,11 +94,12 @@ class LocalCluster:
         self._told_dead.discard(name)
         command = [
             *(sys.executable, "-m", "unbroken", "node"),
-            *("--name", name, "--flow", str(self.flow_file), "--zookeeper", self.zookeeper.address),
+            *("--name", name, "--flow", str(self.flow_file), "--zookeeper", self.zookeeper_for(name)),
             *("--dir", str(self.directory / name), "--token-file", str(self.directory / "token")),
             *("--nodes", str(self.count)),
             *(["--standby"] if standby else []),
             *self._metrics_option(name),
+            *self.ways_of(name),
         ]
         environment = {**os.environ, **java_environment(), "PYSPARK_PYTHON": sys.executable}
         self.nodes[name] = spawn(command, log_file=self.logs / f"{name}.log", env=environment)
@@ -158,7 +159,7 @@ class LocalCluster:
     def subscribe(self, sink: str) -> Subscription:
         """Read the results of a client sink of this flow."""
         segment = self.flow.segments[self.flow.sinks[sink].input]
-        subscription = Subscription(self.zookeeper.address, self.flow.name, sink, self.token)
+        subscription = Subscription(self.zookeeper.address, self.flow.name, sink, self.token, routes=self.routes_here())
         try:
             subscription.open(segment.name, segment.shards)
         except BaseException:
@@ -183,6 +184,20 @@ class LocalCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    # --- how nodes are reached; on one machine at the addresses that they announce ----------------------
+
+    def zookeeper_for(self, name: str) -> str:
+        """Where a node finds ZooKeeper."""
+        return self.zookeeper.address
+
+    def ways_of(self, name: str) -> list[str]:
+        """Options of a node that say where it listens, and where it finds others."""
+        return []
+
+    def routes_here(self) -> list[str]:
+        """Where subscribers in this process find nodes."""
+        return []
 
     def _prepare(self, fresh: bool) -> bool:
         """Make the directory ready; True if it holds a run to go on with.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.paper.trying import drawn, try_out
-from unbroken.bench.paper.boxes import box_of, chosen, distinct, figure_of, ratio, shown
-from unbroken.bench.paper.experiment import Row, Size, number
+from unbroken.bench.paper.boxes import box_of, distinct, figure_of, ratio, shown
+from unbroken.bench.paper.experiment import Row, Size, chosen, number
 from unbroken.bench.paper.flows import identity, union
 from unbroken.bench.paper.mib import Chain, PulseSweep, Shards, Unbalanced, mistakes, slope
 from unbroken.bench.paper.quiet import Span
@@ -80,7 +80,7 @@ def test_figures_are_found_in_rows_of_a_file() -> None:
 
 def test_a_full_run_covers_what_the_paper_has_and_a_quick_one_is_short() -> None:
     assert {row["length"] for row in Chain().cases(Size())} == {1, 2, 3, 4}
-    assert {row["shards"] for row in Shards().cases(Size())} == {1, 2, 3, 4}
+    assert {row["shards"] for row in Shards().cases(Size())} == {1, 2, 4}
     assert {row["rate"] for row in Unbalanced().cases(Size())} == {10, 1_000, 10_000}
     for experiment in (Chain(), PulseSweep(), Shards(), Unbalanced()):
         assert len(experiment.cases(Size(quick=True))) == 1 and experiment.scale(Size())

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bench.paper.trying import drawn, try_out
-from unbroken.bench.losses import FROZEN_S, Loss
+from unbroken.bench.losses import AWAY_S, Loss
 from unbroken.bench.paper.experiment import Row, Size, number
 from unbroken.bench.paper.losing import row_of, trial_of
 from unbroken.bench.paper.recovery_table import RecoveryTable
-from unbroken.bench.strategies import RESTART_S, STRATEGIES, Trial
+from unbroken.bench.strategies import RESTART_S, STRATEGIES, Trial, measure_loss
 
 FIGURES: dict[str, Any] = {
     "overhead": 1.0,
@@ -51,7 +51,7 @@ def test_a_row_has_times_in_seconds() -> None:
 
 def test_what_was_found_is_told_for_each_failure(tmp_path: Path) -> None:
     found = drawn(RecoveryTable(), rows(), tmp_path)
-    assert found[0] == "In 15 runs 0 rows were lost and 0 results came twice."
+    assert found[0] == "In 20 runs 0 rows were lost and 0 results came twice."
     assert found[1].startswith("After kill -9 the longest time without results was 1.0 s with active, 2.0 s with")
     assert len(found) == 1 + len(Loss)
     drawn(RecoveryTable(), rows()[:1], tmp_path)
@@ -59,11 +59,27 @@ def test_what_was_found_is_told_for_each_failure(tmp_path: Path) -> None:
 
 def test_rows_come_for_as_long_as_a_node_is_away() -> None:
     usual = Trial("active").seconds
-    assert Trial("active", loss=Loss.FREEZE).seconds == usual + FROZEN_S
+    assert Trial("active", loss=Loss.FREEZE).seconds == Trial("active", loss=Loss.CUT).seconds == usual + AWAY_S
     assert Trial("none").seconds == Trial("none", loss=Loss.RESTART).seconds == usual - 20 + RESTART_S
     assert Trial("active", loss=Loss.RESTART).seconds == usual
-    assert Trial("none", loss=Loss.FREEZE).seconds == usual + FROZEN_S
+    assert Trial("none", loss=Loss.FREEZE).seconds == usual + AWAY_S
     assert trial_of("active", 1, Loss.KILL, Size(quick=True)).seconds < usual / 2
+
+
+@pytest.mark.parametrize(("interval", "counted_s"), [(1, 15.0), (2, 15.0), (8, 18.0), (16, 24.0), (40, 30.0)])
+def test_bytes_are_counted_in_whole_intervals(interval: int, counted_s: float) -> None:
+    trial = Trial("passive", interval)
+    assert trial.counted_s == pytest.approx(counted_s)
+    assert trial.seconds == Trial("passive").seconds + int(counted_s - 15.0)
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_node_loses_its_links() -> None:
+    figures = measure_loss(trial_of("active", 1, Loss.CUT, Size(quick=True)), lambda sentence: None)
+    assert figures["lost"] == figures["duplicated"] == figures["missing_units"] == 0
+    assert any(figures["killed"] in sentence for sentence in figures["story"]), "others miss it"
 
 
 @pytest.mark.cluster

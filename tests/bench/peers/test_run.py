@@ -44,6 +44,7 @@ ROWS: list[Row] = [
     *rows_of("spark", 15_000.0, 15_500.0),
     *rows_of("flink", 8_000.0, 9_000.0),
     *rows_of("flink-tuned", 900.0, 1_400.0),
+    *rows_of("flink-eager", 400.0, 500.0),
     {"system": "spark-cluster", ERROR: "it could not be started\nbecause"},
 ]
 
@@ -75,7 +76,8 @@ def test_findings_compare_within_the_run() -> None:
     assert len(aims) == 3
     assert "0.033" in aims[0] and aims[0].endswith("met).") and "not met" not in aims[0]
     assert "0.062" in aims[1] and "not met" in aims[1]
-    assert "0.50" in aims[2] and "not met" not in aims[2]
+    assert "0.50" in aims[2] and "0.70 s beside 1.40 s" in aims[2] and "not met" not in aims[2]
+    assert any("1.40 of that of Flink, heartbeats every 200 ms" in sentence for sentence in said), "told, not aimed at"
     assert any("not as before within the run" in sentence for sentence in said)
 
 
@@ -89,7 +91,7 @@ def test_what_is_kept_can_be_read_again(tmp_path: Path) -> None:
     assert set(systems) == set(SYSTEMS)
     assert systems["spark-cluster"] == {ERROR: "it could not be started\nbecause"}
     assert float(systems["unbroken"]["fault_gap_ms"]) == 500.0
-    assert peers_table(again).row_count == 4
+    assert peers_table(again).row_count == 5
 
 
 def test_the_schedule_measures_before_and_after_the_kill() -> None:
@@ -98,7 +100,7 @@ def test_the_schedule_measures_before_and_after_the_kill() -> None:
 
 
 def test_every_system_has_a_name_of_its_own() -> None:
-    assert len({peer.title for peer in PEERS.values()}) == len(SYSTEMS) == 5
+    assert len({peer.title for peer in PEERS.values()}) == len(SYSTEMS) == 6
 
 
 def test_a_system_that_does_not_exist_is_refused_by_the_command() -> None:

@@ -40,7 +40,7 @@ class ChainDepth(Experiment):
     rate: ClassVar = 1_500
     depths: ClassVar[Mapping[str, Sequence[int]]] = {
         "process/process": (1, 2, 3, 4),
-        "delay/delay": (1, 2, 3, 4),
+        "delay/delay": (1, 2, 4),
         "process/suspend": (1, 2, 4),
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unbroken.bench.paper.experiment import Row, Rows, Value, number
+from unbroken.bench.paper.experiment import Row, Rows, Value, chosen, number
 from unbroken.bench.paper.ways import color_of, name_of
 
 if TYPE_CHECKING:
@@ -57,11 +57,6 @@ def distinct(rows: Rows, column: str) -> list[str]:
 def colour(kind: str, place: int) -> str:
     known = color_of(kind)
     return f"C{place}" if known == "black" else known
-
-
-def chosen(rows: Rows, **columns: Value) -> list[Row]:
-    """The rows with these values, also of rows that were read back from a file as text."""
-    return [row for row in rows if all(str(row.get(column)) == str(value) for column, value in columns.items())]
 
 
 def figure_of(rows: Rows, figure: str, **columns: Value) -> float | None:

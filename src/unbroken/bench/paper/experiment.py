@@ -79,12 +79,19 @@ class Experiment(ABC):
         """What the rows say, in sentences with the numbers in them, for the page of results."""
 
 
-def run_cases(experiment: Experiment, size: Size, say: Say, keep: Callable[[Rows], None]) -> list[Row]:
-    """Measure all cases. One that fails is kept with its error, and the others go on; ``keep`` is given all rows so
-    far after each case, because a run takes long and may be ended."""
+def run_cases(
+    experiment: Experiment, size: Size, say: Say, keep: Callable[[Rows], None], before: Rows = ()
+) -> list[Row]:
+    """Measure all cases of which ``before`` has nothing. One that fails is kept with its error, and the others go on;
+    ``keep`` is given all rows so far after each case, because a run takes long and may be ended."""
     rows: list[Row] = []
     for case in experiment.cases(size):
         name = ", ".join(f"{key} {value}" for key, value in case.items())
+        known = chosen(good(before), **case)
+        if known:
+            say(f"{experiment.name}: {name}: measured before")
+            rows += known
+            continue
         say(f"{experiment.name}: {name}")
         try:
             rows += [{**case, **row} for row in experiment.measure(case, size, say)]
@@ -102,6 +109,11 @@ def machine() -> str:
 
 def good(rows: Rows) -> list[Row]:
     return [row for row in rows if not row.get(ERROR)]
+
+
+def chosen(rows: Rows, **columns: Value) -> list[Row]:
+    """The rows with these values, also of rows that were read back from a file as text."""
+    return [row for row in rows if all(str(row.get(column)) == str(value) for column, value in columns.items())]
 
 
 def number(row: Row, column: str) -> float | None:

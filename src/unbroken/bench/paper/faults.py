@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unbroken.bench.paper.boxes import chosen, distinct, ratio, shown
-from unbroken.bench.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, compared, number
+from unbroken.bench.paper.boxes import distinct, ratio, shown
+from unbroken.bench.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, chosen, compared, number
 from unbroken.bench.paper.faulted import FOLLOWER, Plan, Target, before_and_after, measure_fault
 from unbroken.bench.paper.mib import CLUSTER, IDENTITY, RATE, SOURCE
 from unbroken.bench.paper.ways import LEADER, NONE, PASSIVE, PULSE, UNORDERED, color_of, name_of

@@ -39,12 +39,34 @@ class Kept:
         return asdict(self)
 
 
-def run_and_keep(experiment: Experiment, directory: Path, size: Size, say: Say) -> Kept:
-    """Run an experiment and leave ``NAME.csv``, ``NAME.png`` and ``NAME.json`` in a directory."""
+def run_and_keep(experiment: Experiment, directory: Path, size: Size, say: Say, *, resume: bool = False) -> Kept:
+    """Run an experiment and leave ``NAME.csv``, ``NAME.png`` and ``NAME.json`` in a directory.
+
+    With ``resume`` cases that an earlier run has left there are not measured again: one that was ended goes on, and
+    cases that failed are tried again.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     table, began = directory / f"{experiment.name}.csv", time.monotonic()
-    rows = run_cases(experiment, size, say, lambda rows: write_csv(table, rows))
-    return keep(experiment, rows, directory, size, time.monotonic() - began)
+    before, spent_s = _left_before(experiment, directory, size) if resume else ([], 0.0)
+    rows = run_cases(experiment, size, say, lambda rows: write_csv(table, rows), before)
+    return keep(experiment, rows, directory, size, spent_s + time.monotonic() - began)
+
+
+def _left_before(experiment: Experiment, directory: Path, size: Size) -> tuple[list[Row], float]:
+    """The rows that an earlier run has left, and the seconds it took, which one that was ended did not note."""
+    if not (directory / f"{experiment.name}.csv").exists():
+        return [], 0.0
+    took_s = 0.0
+    if (directory / f"{experiment.name}.json").exists():
+        kept = read_kept(directory, experiment.name)
+        if kept.quick != size.quick:
+            was = "a quick run" if kept.quick else "no quick run"
+            raise UnbrokenError(
+                f"what {directory} has of {experiment.name} is from {was}, which cannot be gone on with; "
+                "use another directory or leave out --resume"
+            )
+        took_s = kept.took_s
+    return read_csv(directory / f"{experiment.name}.csv"), took_s
 
 
 def redraw(experiment: Experiment, directory: Path) -> Kept:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from unbroken.bench.losses import FROZEN_S, Loss
+from unbroken.bench.losses import AWAY_S, Loss
 from unbroken.bench.paper.experiment import Experiment, Row, Rows, Say, Size, number
 from unbroken.bench.paper.losing import QUICK_RATE, RATE, row_of, trial_of
 from unbroken.bench.strategies import STRATEGIES, measure_loss
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOSSES = tuple(loss.value for loss in Loss)
-COLORS = ("#1f6f8b", "#5b4b8a", "#c98a2b")
+COLORS = ("#1f6f8b", "#5b4b8a", "#4b8a5b", "#c98a2b")
 
 
 class RecoveryTable(Experiment):
@@ -29,7 +29,7 @@ class RecoveryTable(Experiment):
         rate = QUICK_RATE if size.quick else RATE
         return (
             f"Three nodes on one machine, {rate:,} rows/s, the node with the measured segment is lost once in a run; "
-            f"frozen nodes stay so for {FROZEN_S:g} s; lost links are left out, they are cut in tests only"
+            f"one that is frozen, or has lost its links to nodes, ZooKeeper and clients, stays so for {AWAY_S:g} s"
         )
 
     def cases(self, size: Size) -> Sequence[Row]:
@@ -49,7 +49,9 @@ class RecoveryTable(Experiment):
             found = {str(row["strategy"]): number(row, "gap_s") for row in rows if row["failure"] == loss}
             spots = [spot for spot, name in enumerate(strategies) if found.get(name) is not None]
             heights = [found[strategies[spot]] or 0.0 for spot in spots]
-            bars = axes.bar([spot + (place - 1) * width for spot in spots], heights, width, color=COLORS[place])
+            bars = axes.bar(
+                [spot + (place - (len(LOSSES) - 1) / 2) * width for spot in spots], heights, width, color=COLORS[place]
+            )
             bars.set_label(loss)
             axes.bar_label(bars, fmt="%.1f", fontsize=7)
         usual = [value for row in rows if (value := number(row, "gap_before_s")) is not None]

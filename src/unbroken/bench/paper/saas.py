@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unbroken.bench.paper.boxes import chosen, distinct, shown
+from unbroken.bench.paper.boxes import distinct, shown
 from unbroken.bench.paper.cloud import Numbers, Verdict, coded
-from unbroken.bench.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, compared, number
+from unbroken.bench.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, chosen, compared, number
 from unbroken.bench.paper.faulted import Plan, Target, before_and_after, measure_fault
 from unbroken.bench.paper.faults import draw_course, logarithmic, mark_kill
 from unbroken.bench.paper.mib import SOURCE

@@ -15,8 +15,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unbroken.bench.observed import Observed, observed
-from unbroken.bench.paper.boxes import chosen, shown
-from unbroken.bench.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, Value, compared, number
+from unbroken.bench.paper.boxes import shown
+from unbroken.bench.paper.experiment import (
+    Experiment,
+    PaperValue,
+    Row,
+    Rows,
+    Say,
+    Size,
+    Value,
+    chosen,
+    compared,
+    number,
+)
 from unbroken.bench.paper.mib import CLUSTER, SOURCE, UNION
 from unbroken.bench.paper.numbered import NumberedReader
 from unbroken.bench.paper.quiet import Span, stay

@@ -18,6 +18,7 @@ from unbroken.bench.observed import Say, wait_until
 from unbroken.bench.peers.events import FACTOR, KEYS, MODULUS, STEP
 from unbroken.bench.peers.flink_rest import FlinkRest
 from unbroken.bench.peers.flink_settings import (
+    EAGER,
     PARALLELISM,
     TUNED,
     Ports,
@@ -137,8 +138,14 @@ def _reason(log_file: Path) -> str:
 
 class TunedFlink(FlinkCluster):
     name = "flink-tuned"
-    title = "Flink, heartbeats every 200 ms"
+    title = "Flink, heartbeats every second"
     tuning = TUNED
+
+
+class EagerFlink(FlinkCluster):
+    name = "flink-eager"
+    title = "Flink, heartbeats every 200 ms"
+    tuning = EAGER
 
 
 class Output:

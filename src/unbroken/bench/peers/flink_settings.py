@@ -23,14 +23,18 @@ OPENED = (
 HEAP = "-Xmx512m"
 """Of each process. The state of the job takes a few megabytes. The other flags are those of all systems."""
 
-TUNED = {
-    "heartbeat.interval": "200 ms",
-    "heartbeat.timeout": "1 s",
+AT_ONCE = {
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.delay": "0 s",
     "restart-strategy.fixed-delay.attempts": "1000",
 }
-"""A lost TaskManager is noticed after two failed heartbeats; shorter ones take pauses of a busy machine for losses."""
+"""A job is started again as soon as a loss is noticed."""
+
+TUNED = {"heartbeat.interval": "1 s", "heartbeat.timeout": "3 s", **AT_ONCE}
+"""A lost TaskManager is noticed after two failed heartbeats, a frozen one or a lost link after three seconds."""
+
+EAGER = {"heartbeat.interval": "200 ms", "heartbeat.timeout": "1 s", **AT_ONCE}
+"""So short that the pause of a busy machine may be taken for a loss."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.table import Table
 from unbroken.bench.observed import Say
 from unbroken.bench.paper.experiment import ERROR, Experiment, Row, Rows, Size, number
 from unbroken.bench.peers.figures import course, figures_of
-from unbroken.bench.peers.flink import FlinkCluster, TunedFlink
+from unbroken.bench.peers.flink import EagerFlink, FlinkCluster, TunedFlink
 from unbroken.bench.peers.peer import Peer
 from unbroken.bench.peers.replicas import Replicas
 from unbroken.bench.peers.schedule import Schedule, run_system
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PEERS: Mapping[str, type[Peer]] = {
-    peer.name: peer for peer in (Replicas, RestartedSpark, SparkCluster, FlinkCluster, TunedFlink)
+    peer.name: peer for peer in (Replicas, RestartedSpark, SparkCluster, FlinkCluster, TunedFlink, EagerFlink)
 }
 SYSTEMS = tuple(PEERS)
 UNBROKEN = Replicas.name
@@ -35,7 +35,7 @@ GAP_AIM = 1 / 20
 """Unbroken's gap at the kill for each second of gap of those that stop and start again."""
 
 COLORS = {"unbroken": "tab:green", "spark": "tab:red", "spark-cluster": "tab:orange"}
-COLORS |= {"flink": "tab:blue", "flink-tuned": "tab:cyan"}
+COLORS |= {"flink": "tab:blue", "flink-tuned": "tab:cyan", "flink-eager": "tab:purple"}
 
 
 @dataclass(frozen=True)
@@ -127,14 +127,15 @@ class Peers(Experiment):
                     f"Unbroken's gap is {gap / other:.3f} of that of {PEERS[name].title} "
                     f"(aim: at most {GAP_AIM:g}, {verdict})."
                 )
-        tuned = number(found["flink-tuned"], "fault_max_ms") if "flink-tuned" in found else None
         largest = number(ours, "fault_max_ms") or 0.0
-        if tuned:
-            verdict = "met" if largest < tuned else "not met"
-            said.append(
-                f"Unbroken's largest latency at the kill is {largest / tuned:.2f} of that of {TunedFlink.title} "
-                f"(aim: below 1, {verdict})."
-            )
+        for kind, aim in ((TunedFlink, "; aim: below 1, {}"), (EagerFlink, "")):
+            other = number(found[kind.name], "fault_max_ms") if kind.name in found else None
+            if other:
+                judged = aim.format("met" if largest < other else "not met")
+                said.append(
+                    f"Unbroken's largest latency at the kill is {largest / other:.2f} of that of {kind.title} "
+                    f"({largest / 1000:.2f} s beside {other / 1000:.2f} s{judged})."
+                )
         return said
 
 
