@@ -10,16 +10,11 @@ last one of a producer. The answer's ``heartbeat_ms`` says how long a producer o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
@@ -27,12 +22,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from unbroken.connectors.push import Push, PushBatch, RowFormat, Sign
-from unbroken.errors import UnbrokenError
+from unbroken.serving import AppServer
 
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 SUBMIT_TIMEOUT_S = 10.0
 BODY_TIMEOUT_S = 30.0  # A producer that stops in the middle of a request must not hold its place forever.
-MAX_CONNECTIONS = 256
+KEEP_ALIVE_S = 75  # Producers that push once a minute keep their connection.
 DRAIN_BYTES = 64_000_000
 MAX_PRODUCER_CHARS = 200
 MAX_SEQUENCE = 2**63 - 1
@@ -66,7 +61,7 @@ Submit = Callable[[PushBatch, float], PushOutcome]
 """Logs a batch, or finds that it is logged; blocks for at most the given seconds."""
 
 
-class PushServer:
+class PushServer(AppServer):
     """Serves pushed sources over HTTP from a thread of its own.
 
     Parameters
@@ -82,73 +77,8 @@ class PushServer:
     """
 
     def __init__(self, host: str, port: int, token: str, submit: Submit, *, sources: Mapping[str, Push]) -> None:
-        self.host = host
-        self.port = port
-        self._front = _Front(token, submit, dict(sources))
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
-
-    @property
-    def address(self) -> str:
-        return f"{self.host}:{self.port}"
-
-    def start(self, deadline_s: float = 10.0) -> None:
-        """Listen; returns when requests are answered. UnbrokenError if the port cannot be had."""
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self.host, self.port))
-        except OSError as error:
-            listener.close()
-            raise UnbrokenError(
-                f"Cannot listen for pushed rows on {self.address}: {error}. Choose another port."
-            ) from error
-        self.port = listener.getsockname()[1]
-        config = uvicorn.Config(
-            self._front.app(),
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_keep_alive=75,  # Producers that push once a minute keep their connection.
-            timeout_graceful_shutdown=1,
-        )
-        self._server = server = _Server(config)
-
-        def serve() -> None:
-            with listener:
-                server.run(sockets=[listener])
-
-        self._thread = threading.Thread(target=serve, name=f"push-{self.port}", daemon=True)
-        self._thread.start()
-        deadline = time.monotonic() + deadline_s
-        while not server.started:
-            if time.monotonic() > deadline or not self._thread.is_alive():
-                self.stop(1.0)
-                raise UnbrokenError(f"The push server on {self.address} did not start within {deadline_s:g} s.")
-            time.sleep(0.005)
-
-    def stop(self, deadline_s: float = 5.0) -> bool:
-        """Stop listening and end the thread; False if it did not end in time (it ends with the process)."""
-        if self._server is None or self._thread is None:
-            return True
-        self._server.should_exit = True
-        self._thread.join(deadline_s / 2)
-        if self._thread.is_alive():
-            self._server.force_exit = True
-            self._thread.join(deadline_s / 2)
-        return not self._thread.is_alive()
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves the signals to the process it is part of."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+        app = _Front(token, submit, dict(sources)).app()
+        super().__init__(app, host, port, "pushed rows", keep_alive_s=KEEP_ALIVE_S)
 
 
 @dataclass(frozen=True)
