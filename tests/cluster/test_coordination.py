@@ -365,11 +365,12 @@ def test_everything_goes_on_after_zookeeper_was_killed(tmp_path: Path) -> None:
         wait_until(lambda: not a.client.connected and not b.client.connected, 10, "the loss to be noticed")
         a.coordination.report("said while ZooKeeper was away")
         server.start()
-        wait_until(lambda: a.client.connected and b.client.connected, 5, "both sessions to be back")
+        wait_until(lambda: a.client.connected and b.client.connected, 30, "both sessions to be back")
         zk = connect(server.address, SESSION_S)
         try:
             wait_until(lambda: "said while ZooKeeper was away" in sentences(zk, "killed"), 10, "the report")
-            assert set(read_members(zk, "killed")) == {"a", "b"} and lost(zk, "killed") == set()
+            wait_until(lambda: set(read_members(zk, "killed")) == {"a", "b"}, 10, "both members to be there")
+            assert lost(zk, "killed") == set()
             a.coordination.close()
             wait_until(lambda: "s0.0#1" in lost(zk, "killed"), 10, "b to drop a")
         finally:
