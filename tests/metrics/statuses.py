@@ -60,6 +60,7 @@ def running(**changes: Any) -> dict[str, Any]:
             "connected": True,
             "controller": True,
             "failovers": {**dict.fromkeys(CAUSES, 0), "node_lost": 2},
+            "recoveries": {"count": 2, "seconds": 6.5},
         },
         "layout_version": 7,
         "pause": None,

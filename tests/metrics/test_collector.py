@@ -61,6 +61,8 @@ def test_counters_that_have_not_counted_anything_are_there_with_zero() -> None:
         assert value(status, "bytes_received_total", purpose=purpose) == 0
     assert value(status, "failovers_total", cause="replica_stopped") == 0
     assert value(status, "failovers_total", cause="node_lost") == 2
+    assert value(status, "recoveries_total") == 2
+    assert value(status, "recovery_seconds_total") == 6.5
 
 
 def test_both_ways_to_find_a_divergence_count() -> None:

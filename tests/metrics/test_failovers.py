@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from protocol.model_parts import chain
-from unbroken.cluster.failovers import CAUSES, Failovers, losses
+from unbroken.cluster.failovers import CAUSES, Failovers, losses, recoveries_ms
 from unbroken.protocol.controller import Situation, next_layout
 from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.ingress import InSync
@@ -108,3 +108,19 @@ def test_all_causes_are_counted_from_zero() -> None:
     before = layout()
     counted.decided(before, before.without(before.hosted("b")), Situation(0, here("a")))
     assert counted.counts() == {**dict.fromkeys(CAUSES, 0), "node_lost": 2}
+
+
+def test_the_return_of_redundancy_is_counted_with_the_time_it_took() -> None:
+    whole, other = layout(), ShardId("gone", 0)
+    short = replace(whole, short_since={SHARD: 4_000, INGRESS: 5_000, other: 1_000})
+    half = replace(whole, short_since={INGRESS: 5_000})
+    assert recoveries_ms(short, half, 10_500) == [6_500], "a shard that is not there any more has not recovered"
+    assert recoveries_ms(whole, short, 10_500) == []
+    counted = Failovers("a")
+    counted.decided(short, half, Situation(10_500, here("ab")))
+    counted.decided(half, whole, Situation(12_000, here("ab")))
+    assert counted.recovered() == {"count": 2, "seconds": 13.5}
+
+
+def test_a_controller_whose_clock_is_behind_counts_no_negative_time() -> None:
+    assert recoveries_ms(replace(layout(), short_since={SHARD: 9_000}), layout(), 8_000) == [0]

@@ -128,6 +128,7 @@ class Coordination:
             "connected": bool(self._client.connected),
             "controller": self._controlling,
             "failovers": self._controller.failovers.counts(),
+            "recoveries": self._controller.failovers.recovered(),
         }
 
     def start(self) -> None:

@@ -1,8 +1,8 @@
-"""Counting what a flow has gone on without, by cause.
+"""Counting what a flow has gone on without, by cause, and how long it took to be redundant again.
 
 Each loss is counted once in the whole flow: a lost replica by the controller that takes it out of the layout, the lead
 of the ingress by the node that takes it over. What was asked for (draining, building a replica again, an upgrade) is no
-loss.
+loss. The return of redundancy is counted by the controller that finds it, with the time since it was lost.
 """
 
 from __future__ import annotations
@@ -49,6 +49,13 @@ def _cause(replica: ReplicaId, before: Layout, situation: Situation) -> str | No
     return SUSPECTED if node in situation.suspected else None
 
 
+def recoveries_ms(before: Layout, after: Layout, now_ms: int) -> list[int]:
+    """For how long each shard was short of replicas that is not any more; one that was taken away is no recovery."""
+    whole = set(before.short_since) - set(after.short_since)
+    there = {replica.shard for replica in after.placement}
+    return [max(0, now_ms - before.short_since[shard]) for shard in sorted(whole & there)]
+
+
 class Failovers:
     """The counts of one node, since it was started; safe to use from several threads."""
 
@@ -56,14 +63,18 @@ class Failovers:
         self._me = me
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._recoveries = 0
+        self._recovering_ms = 0
         self._draining: frozenset[NodeId] = frozenset()
         self._sync: InSync | None = None
 
     def decided(self, before: Layout, after: Layout, situation: Situation) -> None:
         """This node has published a layout."""
-        found = losses(before, after, situation)
+        found, took_ms = losses(before, after, situation), recoveries_ms(before, after, situation.now_ms)
         with self._lock:
             self._counts.update(found)
+            self._recoveries += len(took_ms)
+            self._recovering_ms += sum(took_ms)
 
     def layout_changed(self, layout: Layout) -> None:
         with self._lock:
@@ -85,3 +96,8 @@ class Failovers:
         """All causes, also those that have not occurred: a counter that begins with 1 is no increase to anybody."""
         with self._lock:
             return {cause: self._counts[cause] for cause in CAUSES}
+
+    def recovered(self) -> dict[str, float]:
+        """How often a shard was redundant again, and the seconds for which it had not been, all together."""
+        with self._lock:
+            return {"count": self._recoveries, "seconds": self._recovering_ms / 1000}

@@ -115,6 +115,9 @@ def _node(out: _Samples, status: Status) -> None:
     out.add("controller", coordination.get("controller"))
     for cause, count in coordination.get("failovers", {}).items():
         out.add("failovers_total", count, cause)
+    recoveries = coordination.get("recoveries", {})
+    out.add("recoveries_total", recoveries.get("count"))
+    out.add("recovery_seconds_total", recoveries.get("seconds"))
     out.add("layout_version", status.get("layout_version"))
     out.add("code_generation", status.get("code", {}).get("generation"))
     if "links" in status:

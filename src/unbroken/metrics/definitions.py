@@ -66,6 +66,12 @@ DEFINITIONS = (
         (*NODE, "cause"),
         "Lost replicas that are gone on without, and leads of the ingress taken over; counted where that was decided.",
     ),
+    _counter("recoveries", NODE, "Times that a shard was redundant again; counted by the controller."),
+    _counter(
+        "recovery_seconds",
+        NODE,
+        "Time for which shards were short of replicas until they were redundant again; counted when they are.",
+    ),
     _gauge("replica_state", (*REPLICA, "state"), "1 for what a replica is: active, stands by, stopped, joining, held."),
     _gauge("copy_bytes", (*REPLICA, "extent"), "State of a joining replica: bytes that are here (copied), and in all."),
     # Lag
