@@ -121,7 +121,8 @@ class Unordered(Experiment):
 
     def draw(self, rows: Rows, figure: Figure) -> None:
         found, wrong = figure.subplots(1, 2)
-        names = [f"{name_of(str(row['way']))},\n{row['digests']}" for row in rows]
+        ways = [name_of(str(row["way"])).replace(" (", "\n(") for row in rows]
+        names = [f"{way},\n{row['digests']}" for way, row in zip(ways, rows, strict=True)]
         places = range(len(rows))
         colors = [color_of(str(row["way"])) for row in rows]
         found.bar(places, [number(row, "divergences") or 0 for row in rows], color=colors)
