@@ -97,6 +97,22 @@ def test_a_flow_that_has_ended_has_no_gap() -> None:
     assert sample is not None and sample.gap_ms is None
 
 
+def test_a_pause_that_keeps_units_from_coming_is_no_gap() -> None:
+    series = Series()
+    series.look(at(0, states()))
+    found = states()
+    for state in found.values():
+        state["pause"] = {"since_ms": NOW_MS, "why": ""}
+        state["replicas"] = [{k: v for k, v in one.items() if k != "gap_ms"} for one in state["replicas"]]
+    sample = series.look(at(60_000, found))
+    assert sample is not None and sample.gap_ms == 0.0
+    # Afterwards it is waited for results again, and not for those of the pause.
+    for state in found.values():
+        state["pause"] = None
+    sample = series.look(at(63_000, found))
+    assert sample is not None and sample.gap_ms == 3_000.0
+
+
 def test_code_that_was_replaced_has_no_gap() -> None:
     series = Series()
     series.look(at(0, states()))

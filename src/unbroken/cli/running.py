@@ -290,7 +290,7 @@ def node(
     )
     for chatty in ("kazoo", "py4j"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    token = os.environ.get("UNBROKEN_TOKEN") or (read_token(token_file) if token_file else "")
+    token = read_token(token_file) if token_file else os.environ.get("UNBROKEN_TOKEN", "")
     if not token:
         raise Refused("the flow's token is needed: give --token-file, or set UNBROKEN_TOKEN")
     options = NodeOptions(

@@ -97,7 +97,7 @@ class Series:
         facts = _replicas_by_shard(snapshot)
         self._forget(snapshot)
         rows_per_s = self._rate_of_rows(snapshot)
-        units_per_s = self._follow_results(facts, now_ms)
+        units_per_s = self._follow_results(facts, now_ms, paused=snapshot.pause is not None)
         lags = {shard: [float(f["lag_ms"]) for f in found if "lag_ms" in f] for shard, found in facts.items()}
         known = [values for values in lags.values() if values]
         self._number += 1
@@ -134,8 +134,13 @@ class Series:
         counted = [int(state["ingress"]["rows"]) for state in snapshot.states if "ingress" in state]
         return self._rows.of(snapshot.time_ms, max(counted)) if counted else None
 
-    def _follow_results(self, facts: Mapping[ShardId, list[Mapping[str, Any]]], now_ms: int) -> float | None:
-        """Note how far the shards that feed sinks have come, and how late their newest results are."""
+    def _follow_results(
+        self, facts: Mapping[ShardId, list[Mapping[str, Any]]], now_ms: int, *, paused: bool
+    ) -> float | None:
+        """Note how far the shards that feed sinks have come, and how late their newest results are.
+
+        Where a pause keeps units from coming, replicas tell no gap: nothing is waited for until it ends.
+        """
         for shard, found in facts.items():
             last = self._shards.get(shard)
             gaps = [float(f["gap_ms"]) for f in found if "gap_ms" in f]
@@ -152,6 +157,8 @@ class Series:
             last.final = final
             # A replica that is told of later has not moved earlier than what is known.
             last.moved_ms = max([last.moved_ms, *(now_ms - gap for gap in gaps)])
+            if paused and not gaps:
+                last.moved_ms = now_ms
         return self._units.of(now_ms, self._done) if self._shards else None
 
     def _forget(self, snapshot: Snapshot) -> None:

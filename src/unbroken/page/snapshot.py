@@ -52,3 +52,10 @@ class Snapshot:
         told = [state for state in self.states if "flow" in state]
         newest = max(told, key=lambda state: int(state.get("layout_version", 0)), default=None)
         return None if newest is None else newest["flow"]
+
+    @property
+    def pause(self) -> dict[str, Any] | None:
+        """Since when and why no source is read, as a node with the newest layout says."""
+        newest = max(self.states, key=lambda state: int(state.get("layout_version", 0)), default={})
+        found: dict[str, Any] | None = newest.get("pause")
+        return found

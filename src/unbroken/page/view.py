@@ -1,7 +1,7 @@
 """One document for the browser, made from a snapshot: parts and their places, replicas, nodes, redundancy.
 
 Pure: the same snapshot gives the same document. What depends on earlier looks (since when, and what happened) is made
-in ``series.py``, ``sentences.py`` and ``since.py`` and comes in as arguments.
+in ``series.py``, ``sentences.py`` and ``redundancy.py`` and comes in as arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def document(snapshot: Snapshot, redundancy: Redundancy, views: Sequence[Replica
         "zookeeper_away": snapshot.zookeeper_away,
         "redundancy": redundancy.to_json(),
         "pulse": _pulse(snapshot.states),
-        "pause": _pause(snapshot.states),
+        "pause": snapshot.pause,
         "code": _code(snapshot.states),
         "overhead": None if overhead is None else round(overhead, 2),
         "divergences": sorted({text for state in snapshot.states for text in state.get("divergences", ())}),
@@ -129,13 +129,6 @@ def _pulse(states: Iterable[State]) -> dict[str, Any] | None:
         "ended": facts["ended"],
         "unreached_ms": dict(facts["unreached_ms"]),
     }
-
-
-def _pause(states: Iterable[State]) -> dict[str, Any] | None:
-    """Since when and why no source is read, as a node with the newest layout says."""
-    newest = max(states, key=lambda state: int(state.get("layout_version", 0)), default={})
-    found: dict[str, Any] | None = newest.get("pause")
-    return found
 
 
 def _code(states: Iterable[State]) -> dict[str, Any] | None:

@@ -46,7 +46,7 @@ export class Actions {
   }
 
   forReplica(replica, offered) {
-    if (!offered.includes("reinit") || replica.shard === "ingress.0" || replica.look === "dead") return [];
+    if (!offered.includes("reinit") || replica.look === "dead") return [];
     return [{ name: "reinit", target: { node: replica.node, shard: replica.shard, replica: replica.replica } }];
   }
 
