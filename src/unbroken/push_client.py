@@ -1,6 +1,7 @@
 """Sends rows to a pushed source of a running dataflow, each batch exactly once.
 
-Needs nothing but the standard library, so that producers can copy what they need of it.
+Needs nothing but the standard library, so that producers can copy what they need of it; only ``PushClient.of_run``,
+which finds a flow on this machine, needs the rest of the package.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import contextlib
 import datetime as dt
 import http.client
 import json
+import os
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from unbroken.errors import UnbrokenError
@@ -86,6 +89,8 @@ class PushClient:
     --------
     >>> with PushClient(["localhost:7070"], token, "clicks") as client:
     ...     client.send([{"user": "u1", "n": 3}])
+    >>> with PushClient.of_run(".unbroken/orders", "clicks") as client:
+    ...     client.send([{"user": "u1", "n": 3}])
     """
 
     def __init__(
@@ -115,7 +120,22 @@ class PushClient:
         self._beating: dict[str, threading.Thread] = {}
         self._still = threading.Event()
 
-    def __enter__(self) -> PushClient:
+    @classmethod
+    def of_run(
+        cls, directory: str | os.PathLike[str], source: str, producer_id: str | None = None, **rest: Any
+    ) -> Self:
+        """A client of the flow that `unbroken run` keeps in ``directory`` (``.unbroken/FLOW``) on this machine.
+
+        ``rest`` are the other parameters of a client, such as ``next_sequence``.
+        """
+        from unbroken.client import push_addresses
+        from unbroken.cluster.run_directory import RunInfo
+        from unbroken.transport.auth import read_token
+
+        run = RunInfo.read(Path(directory))
+        return cls(push_addresses(run.zookeeper, run.flow), read_token(run.token_file), source, producer_id, **rest)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

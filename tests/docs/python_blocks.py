@@ -81,6 +81,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunInfo, "read", classmethod(lambda cls, directory: info))
     pusher = create_autospec(PushClient, spec_set=True)
     pusher.return_value.__enter__.return_value = pusher.return_value
+    pusher.of_run.return_value = pusher.return_value
     monkeypatch.setattr("unbroken.push_client.PushClient", pusher)
     monkeypatch.setattr("deltalake.DeltaTable", _delta_table)
     run = create_autospec(running.run_with_faults, side_effect=_pretended)

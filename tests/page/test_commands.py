@@ -41,6 +41,19 @@ def test_a_flow_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert result.exit_code == 3, result.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ui", "--faults"], "--simulated"),
+        (["ui", "--replicas", "50"], "--simulated"),
+        (["run", __file__, "--demo", "--no-page"], "leave one of them out"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2 and said in result.stderr
+
+
 def test_help_has_examples() -> None:
     told = CliRunner().invoke(cli, ["ui", "--help"], env={"COLUMNS": "200"}).output
     assert "unbroken ui --simulated" in told and "--demo" in told

@@ -14,7 +14,7 @@ import click
 
 from unbroken.cli.command import command
 from unbroken.cli.shared import ANSWER_DEADLINE_S, AS_JSON, EXIT_FAILED, Run, answer, on_run, say
-from unbroken.errors import UnbrokenError
+from unbroken.errors import Refused, UnbrokenError
 
 if TYPE_CHECKING:
     from unbroken.cluster.launcher import LocalCluster
@@ -66,6 +66,8 @@ def ui(
     """
     from unbroken.page.page import PageOptions
 
+    if (replicas is not None or faults) and not simulated:
+        raise Refused("--replicas and --faults are for a simulated flow: say --simulated as well, or leave them out")
     options = PageOptions(host, port, names, demo)
     page = _simulated(options, replicas, faults) if simulated else _page_of(run, options)
     if host not in ("127.0.0.1", "::1", "localhost"):

@@ -177,6 +177,8 @@ def run(
     from unbroken.cluster.watch import follow, greet
     from unbroken.plan import load_flow
 
+    if no_page and demo_page:
+        raise Refused("--demo is about the page, which --no-page does without: leave one of them out")
     teller = Events(click.echo) if as_json else Lines(out)
     flow = load_flow(file)
     where = directory or Path(".unbroken") / flow.name
