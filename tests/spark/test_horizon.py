@@ -429,13 +429,13 @@ def test_the_command_says_how_segments_are_kept_available(check: Callable[..., A
     told = dict(line.strip().split(": ", 1)[0].split(" ", 1) for line in done.output.splitlines()[1:])
     assert told == {
         "numbers": "(source)",
-        "kept": "(1 shards x 1 replicas, upstream, state of the last 10 s)",
-        "promised": "(1 shards x 1 replicas, upstream, state of the last 90 s by the time of cuts)",
-        "nothing": "(1 shards x 1 replicas, upstream, no state)",
-        "copied": "(1 shards x 1 replicas, passive, 2 copies of the state, every 5 units)",
-        "standby": "(1 shards x 2 replicas, active-standby)",
-        "bare": "(1 shards x 1 replicas, none, waits for its node to return)",
-        "usual": "(1 shards x 2 replicas)",
+        "kept": "(1 shard x 1 replica, upstream, state of the last 10 s)",
+        "promised": "(1 shard x 1 replica, upstream, state of the last 90 s by the time of cuts)",
+        "nothing": "(1 shard x 1 replica, upstream, no state)",
+        "copied": "(1 shard x 1 replica, passive, 2 copies of the state, every 5 units)",
+        "standby": "(1 shard x 2 replicas, active-standby)",
+        "bare": "(1 shard x 1 replica, none, waits for its node to return)",
+        "usual": "(1 shard x 2 replicas)",
     }
 
 

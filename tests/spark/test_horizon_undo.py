@@ -199,14 +199,14 @@ def test_the_command_says_how_long_results_may_be_delayed(check: Callable[..., A
     lines = [line.strip().partition("): struct")[0].split(" ", 1) for line in done.output.splitlines()[1:]]
     assert dict(lines) == {
         "numbers": "(source",
-        "usual": "(1 shards x 2 replicas, results within 3 s, tentative after 2.7 s: process during a failure, process "
+        "usual": "(1 shard x 2 replicas, results within 3 s, tentative after 2.7 s: process during a failure, process "
         "during stabilization, fork",
-        "undone": "(1 shards x 2 replicas, results within 2 s, tentative after 1 s: delay during a failure, process "
+        "undone": "(1 shard x 2 replicas, results within 2 s, tentative after 1 s: delay during a failure, process "
         "during stabilization, undo, state of the last 10 s",
-        "promised": "(1 shards x 2 replicas, results within 2 s, tentative after 1 s: process during a failure, "
+        "promised": "(1 shard x 2 replicas, results within 2 s, tentative after 1 s: process during a failure, "
         "process during stabilization, undo, state of the last 90 s by the time of cuts",
-        "suspended": "(1 shards x 2 replicas, waits for missing input",
-        "waits": "(1 shards x 2 replicas",
+        "suspended": "(1 shard x 2 replicas, waits for missing input",
+        "waits": "(1 shard x 2 replicas",
         "live-usual": "(Client, takes usual): tentative results, which stable ones replace",
         "live-undone": "(Client, takes undone): tentative results, which stable ones replace",
         "live-promised": "(Client, takes promised): tentative results, which stable ones replace",

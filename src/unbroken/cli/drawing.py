@@ -11,6 +11,7 @@ from rich.tree import Tree
 
 from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.layout import INGRESS
+from unbroken.wording import counted
 
 if TYPE_CHECKING:
     from unbroken.protocol.layout import Layout
@@ -155,9 +156,7 @@ def describe(drawing: Drawing, part: str) -> str:
         return "sink, read by subscribers" if drawing.sinks[part]["client"] else "sink"
     facts = drawing.segments[part]
     count, copies = int(facts["shards"]), int(facts["replicas"])
-    text = (
-        f"segment, {count} {'shard' if count == 1 else 'shards'} x {copies} {'replica' if copies == 1 else 'replicas'}"
-    )
+    text = f"segment, {counted(count, 'shard')} x {counted(copies, 'replica')}"
     text += "" if facts["ha"] == "active" else f", {facts['ha']}"
     others = drawing.inputs(part)[1:]
     return f"{text}, also reads {', '.join(others)}" if others else text

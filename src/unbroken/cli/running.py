@@ -15,6 +15,7 @@ import click
 from unbroken.cli.command import command
 from unbroken.cli.shared import AS_JSON, errors, out, quiet
 from unbroken.errors import Refused, UnbrokenError
+from unbroken.wording import counted
 
 if TYPE_CHECKING:
     from unbroken.flow import Dataflow
@@ -42,6 +43,7 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
     FILE is a Python file that declares a dataflow, or an operator network in YAML. Spark analyses every segment, and
     nothing is run. What replicas could disagree on, such as clocks and randomness, is refused.
     """
+    from unbroken.cli.waiting import Waiting
     from unbroken.plan import build_topology, load_flow
     from unbroken.spark.analysis import analyse
     from unbroken.spark.horizon import settled
@@ -49,9 +51,10 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
 
     flow = load_flow(file)
     topology = build_topology(flow, nodes)
-    with quiet():
+    with quiet() as screen, Waiting("starting Spark", screen) as waiting:
         session = start_session("unbroken-check", flow.settings, "local[1]")
         try:
+            waiting.show(f"Spark looks at {', '.join(topology.segments)}")
             analysis = analyse(flow, tuple(topology.segments), session)
             topology = settled(topology, analysis.horizons)
         finally:
@@ -114,7 +117,7 @@ def _copies(shards: int, strategy: Strategy) -> str:
     from unbroken.protocol.strategy import STATELESS, Ha
     from unbroken.spark.horizon import readable
 
-    text = f"{shards} shards x {strategy.running} replicas"
+    text = f"{counted(shards, 'shard')} x {counted(strategy.running, 'replica')}"
     if strategy.ha is Ha.ACTIVE:
         return text
     text += f", {strategy.ha.value}"

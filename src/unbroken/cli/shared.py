@@ -227,15 +227,19 @@ def _only_flow(client: KazooClient, zookeeper: str) -> str:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep what Spark and its JVM write to stderr off the screen: the command's own words are what is asked for."""
+def quiet() -> Iterator[Console]:
+    """Keep what Spark and its JVM write to stderr off the screen: the command's own words are what is asked for.
+
+    Gives a way to stderr for those meanwhile.
+    """
     sys.stderr.flush()
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)
     try:
-        yield
+        with os.fdopen(os.dup(kept), "w", buffering=1) as screen:
+            yield Console(file=screen, stderr=True)
     finally:
         os.dup2(kept, 2)
         os.close(kept)

@@ -86,22 +86,51 @@ def simulate_faults(
     sys.exit(0 if passed else EXIT_FAILED)
 
 
-@simulate.command("scale", examples=[("unbroken simulate scale --nodes 100 --seconds 10", "a hundred nodes")])
-@click.option("--nodes", default=100, show_default=True)
-@click.option("--seconds", default=10.0, show_default=True, help="Simulated seconds.")
+@simulate.command(
+    "scale",
+    examples=[
+        ("unbroken simulate scale --nodes 100 --seconds 10", "a hundred nodes"),
+        ("unbroken simulate scale --nodes 100 --seconds 20 --faults 10 --check", "ten of them fail"),
+    ],
+)
+@click.option("--nodes", type=click.IntRange(min=2), default=100, show_default=True)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Simulated seconds, without those in which the flow comes to rest.",
+)
 @click.option("--pulse", "pulse_ms", default=1_000.0, show_default=True, help="Length of every pulse in milliseconds.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--mesh", is_flag=True, help="Link every node to every other one, as real nodes are.")
+@click.option(
+    "--faults",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How many nodes are killed and started again, or frozen, at random moments.",
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Check invariants meanwhile, and in the end let the flow come to rest with the results of one without faults.",
+)
 @AS_JSON
-def simulate_scale(nodes: int, seconds: float, pulse_ms: float, seed: int, mesh: bool, as_json: bool) -> None:
-    """One flow on many nodes without faults: how fast it is simulated."""
-    from unbroken.sim.scale import run_scale
+def simulate_scale(
+    nodes: int, seconds: float, pulse_ms: float, seed: int, mesh: bool, faults: int, check: bool, as_json: bool
+) -> None:
+    """One flow on many nodes: how fast it is simulated, and whether it stands the failure of some of them."""
+    from unbroken.sim.scale import Scale, run_scale
 
-    result = run_scale(nodes, seconds, pulse_ms, seed, mesh, say)
+    result = run_scale(Scale(nodes, seconds, pulse_ms, seed, mesh, faults, check), say)
     if as_json:
         click.echo(json.dumps(result))
     else:
         out.print_json(data=result)
+    if result["failure"] is not None:
+        say(f"FAILED: {result['failure']}")
+        sys.exit(EXIT_FAILED)
 
 
 COMMANDS = (simulate_faults, simulate_scale)

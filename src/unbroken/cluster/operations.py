@@ -13,10 +13,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from unbroken.cluster.documents import read_history, read_layout, read_members, root_of
-from unbroken.cluster.summary import counted
 from unbroken.errors import DeadlinePassed, Refused
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.layout import Layout
+from unbroken.wording import counted
 
 LOOK_S = 0.3
 

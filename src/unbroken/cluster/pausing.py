@@ -14,9 +14,9 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from unbroken.cluster.documents import pause_bytes, read_pause, root_of
 from unbroken.cluster.operations import LOOK_S, current_layout
-from unbroken.cluster.summary import counted
 from unbroken.errors import DeadlinePassed, Refused
 from unbroken.protocol.pausing import Pause
+from unbroken.wording import counted
 
 LONGEST_REASON = 200
 """Characters of a reason: it is part of the layout, and of every answer to a producer."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from unbroken.wording import counted
+
 State = Mapping[str, Any]
 
 WELL = "running"
@@ -126,10 +128,6 @@ def span(milliseconds: float) -> str:
     if seconds < 6_000:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def since(time_ms: float, now_ms: float) -> str:
