@@ -63,17 +63,19 @@ def test_the_flow_gives_what_has_to_come_out(spark: SparkSession) -> None:
     cut = F.lit(0).cast("timestamp")
     events = spark.createDataFrame(Events(RATE)(0, COUNT, 0)).withColumn("cut", cut)
     control = spark.createDataFrame(Control()(0, 200, 0)).withColumn("cut", cut)
-    joined = [segment.function(events, control) for segment in (flow_module.by_kind, flow_module.by_tenant)]
-    rows = flow_module.notified.function(*joined).toArrow()
-    came = coded(*(rows[name].to_numpy() for name in ("n", "m", "action")))
-    assert Verdict.of(came, COUNT, RATE) == Verdict(len(expected(COUNT, RATE)), 0, 0, 0)
+    joined = [made(events, control) for made in (flow_module.by_kind, flow_module.by_tenant)]
+    for rows in (flow_module.notified(*joined).toArrow(), flow_module.in_one(events, control).toArrow()):
+        came = coded(*(rows[name].to_numpy() for name in ("n", "m", "action")))
+        assert Verdict.of(came, COUNT, RATE) == Verdict(len(expected(COUNT, RATE)), 0, 0, 0)
 
 
 @pytest.mark.parametrize("way", [PASSIVE, LEADER, PULSE])
 def test_the_flow_can_be_planned(way: str) -> None:
-    with variables({"UNBROKEN_BENCH_WAY": way, "UNBROKEN_BENCH_SHARDS": "2"}):
-        topology = build_topology(load_flow(Path(str(flow_module.__file__))))
-    assert dict(topology.segments) == {"by_kind": 1, "by_tenant": 1, "notified": 2}
+    file = Path(str(flow_module.__file__))
+    with variables({"UNBROKEN_BENCH_WAY": way}):
+        assert dict(build_topology(load_flow(file)).segments) == {"notified": 1}
+    with variables({"UNBROKEN_BENCH_WAY": way, "UNBROKEN_BENCH_SEGMENTS": "3", "UNBROKEN_BENCH_SHARDS": "2"}):
+        assert dict(build_topology(load_flow(file)).segments) == {"by_kind": 1, "by_tenant": 1, "notified": 2}
 
 
 def course(rate: int, way: str, worst_ms: float) -> list[Row]:

@@ -68,8 +68,9 @@ class Monitoring(Experiment):
 
     def scale(self, size: Size) -> str:
         return (
-            f"{NODES} nodes, so that what is lost is not built again, as in the paper; filters in the segments of the "
-            f"joins, last segment in 1 shard (the paper: 2); pulses of {PULSE_MS} ms or more"
+            f"{NODES} nodes, so that what is lost is not built again, as in the paper; filters, joins and "
+            "notifications in one segment, because more queries do not fit on two cores; 1 shard (the paper: 2); "
+            f"pulses of {PULSE_MS} ms or more"
         )
 
     def cases(self, size: Size) -> Sequence[Row]:

@@ -1,13 +1,14 @@
 """Events of a cloud's customers against rules that control events set, for `saas`.
 
 Two sources, each filtered; two joins side by side, of events with the rules for their kind and for their customer; and
-a segment that makes the notifications of each violation. The filters are in the segments with the joins, as neighbours
-are merged into one task in the paper's system, too.
+the notifications of each violation. As one segment, which is one query for each replica, or as three: the filters are
+then in the segments with the joins, as neighbours are merged into one task in the paper's system, too.
 
 Pulses are at least as long as they are told, and longer if the machine does not come along.
 
-Environment: UNBROKEN_BENCH_WAY (see ``ways``), UNBROKEN_BENCH_RATE (events per second), UNBROKEN_BENCH_SHARDS (of the
-last segment), UNBROKEN_BENCH_NODES, UNBROKEN_BENCH_SECONDS and UNBROKEN_BENCH_PULSE_MS.
+Environment: UNBROKEN_BENCH_WAY (see ``ways``), UNBROKEN_BENCH_RATE (events per second), UNBROKEN_BENCH_SEGMENTS (1 or
+3), UNBROKEN_BENCH_SHARDS (of the last one of three), UNBROKEN_BENCH_NODES, UNBROKEN_BENCH_SECONDS and
+UNBROKEN_BENCH_PULSE_MS.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from unbroken.flow import Dataflow
 
 WAY = os.environ.get("UNBROKEN_BENCH_WAY", "pulse")
 RATE = int(os.environ.get("UNBROKEN_BENCH_RATE", "1000"))
+SEGMENTS = int(os.environ.get("UNBROKEN_BENCH_SEGMENTS", "1"))
 SHARDS = int(os.environ.get("UNBROKEN_BENCH_SHARDS", "1"))
 NODES = int(os.environ.get("UNBROKEN_BENCH_NODES", "2"))
 SECONDS = int(os.environ.get("UNBROKEN_BENCH_SECONDS", "60"))
@@ -69,24 +71,36 @@ def violations(events: DataFrame, control: DataFrame, scope: str) -> DataFrame:
     return found.select("n", "tenant", "m", "actions", F.unix_millis("cut").alias("cut_ms"))
 
 
-how: dict[str, Any] = arguments(WAY)
+def notifications(violations: DataFrame) -> DataFrame:
+    """As many for each violation as its rule asks for."""
+    actions = F.explode(F.sequence(F.lit(1).cast("long"), F.col("actions")))
+    return violations.select("n", "m", actions.alias("action"), "cut_ms")
 
 
-@flow.segment(events, control, cut_time="cut", **how)
+def in_one(events: DataFrame, control: DataFrame) -> DataFrame:
+    both = violations(events, control, "kind").unionByName(violations(events, control, "tenant"))
+    return notifications(both)
+
+
 def by_kind(events: DataFrame, control: DataFrame) -> DataFrame:
     return violations(events, control, "kind")
 
 
-@flow.segment(events, control, cut_time="cut", **how)
 def by_tenant(events: DataFrame, control: DataFrame) -> DataFrame:
     return violations(events, control, "tenant")
 
 
-@flow.segment(by_kind, by_tenant, shards=SHARDS, shard_by=["tenant"] if SHARDS > 1 else (), **how)
 def notified(by_kind: DataFrame, by_tenant: DataFrame) -> DataFrame:
-    """As many notifications for each violation as its rule asks for."""
-    actions = F.explode(F.sequence(F.lit(1).cast("long"), F.col("actions")))
-    return by_kind.unionByName(by_tenant).select("n", "m", actions.alias("action"), "cut_ms")
+    return notifications(by_kind.unionByName(by_tenant))
 
 
-flow.sink("live", notified, Client())
+how: dict[str, Any] = arguments(WAY)
+if SEGMENTS == 1:
+    flow.segment(events, control, name="notified", cut_time="cut", **how)(in_one)
+else:
+    flow.segment(events, control, cut_time="cut", **how)(by_kind)
+    flow.segment(events, control, cut_time="cut", **how)(by_tenant)
+    keys = ["tenant"] if SHARDS > 1 else ()
+    flow.segment("by_kind", "by_tenant", shards=SHARDS, shard_by=keys, **how)(notified)
+
+flow.sink("live", "notified", Client())
