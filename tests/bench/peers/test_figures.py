@@ -92,6 +92,14 @@ def test_calm_has_to_last() -> None:
     assert back_to_normal_s(due, age, 18_500.0, 100.0) is None
 
 
+def test_calm_before_the_kill_shows_is_none() -> None:
+    """An executor that is lost may be missed seconds later."""
+    due = np.arange(0.0, 20_000.0, 100.0)
+    age = np.where((due >= 3_500) & (due < 9_000), 5_000.0, 50.0)
+    assert back_to_normal_s(due, age, 0.0, 100.0, 5_000.0) == 8.9
+    assert back_to_normal_s(due, np.full(len(due), 50.0), 0.0, 100.0, 5_000.0) == 0.0
+
+
 def test_the_course_has_a_point_for_each_quarter_of_a_second() -> None:
     points = course(run_of(outage), KILLED_MS)
     assert len(points) == SECONDS * 4

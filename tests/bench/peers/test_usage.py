@@ -33,6 +33,25 @@ def test_a_child_that_its_parent_waited_for_counts_once() -> None:
     assert ledger.total() == 2.0
 
 
+def test_a_child_that_is_gone_before_its_killed_parent_is_remembered() -> None:
+    """The parent was killed at the same moment, and nobody has waited for either of them."""
+    ledger = Ledger()
+    ledger.look([Used(PARENT, 1, 5.0), Used(CHILD, 10, 60.0)])
+    ledger.look([Used(PARENT, 1, 6.0), Used(CHILD, 10, 64.0)])
+    ledger.look([Used(PARENT, 1, 6.5)])
+    ledger.look([])
+    assert ledger.total() == 5.5
+
+
+def test_of_two_children_the_one_that_was_waited_for_counts_in_the_parent() -> None:
+    ledger, other = Ledger(), (12, 3.0)
+    ledger.look([Used(PARENT, 1, 0.0), Used(CHILD, 10, 2.0), Used(other, 10, 9.0)])
+    ledger.look([Used(PARENT, 1, 2.5)])
+    assert ledger.total() == 0.5
+    ledger.look([Used(PARENT, 1, 12.0)])
+    assert ledger.total() == 1.0, "it may be waited for later"
+
+
 def test_an_id_that_is_used_again_is_another_process() -> None:
     ledger = Ledger()
     ledger.look([Used(PARENT, 1, 5.0)])

@@ -61,7 +61,7 @@ def figures_of(
     if not len(before) or not (came_ms >= killed_ms).any():
         raise UnbrokenError("no results came in the time before the kill, or none after it; measure for longer")
     p50, p99 = (float(np.percentile(before, q)) for q in (50, 99))
-    normal_s = back_to_normal_s(due_ms, age_ms, killed_ms, max(SLACK * p99, LEAST_MS))
+    normal_s = back_to_normal_s(due_ms, age_ms, killed_ms, max(SLACK * p99, LEAST_MS), FAULT_S * 1000)
     until_ms = killed_ms + 1000 * max(FAULT_S, normal_s or 0.0)
     struck = age_ms[(came_ms >= killed_ms) & (due_ms < until_ms)]
     return Figures(
@@ -87,8 +87,13 @@ def fault_gap_ms(arrivals: Any, killed_ms: float) -> float:
     return round(float((end - begin)[struck].max(initial=0.0)), 1)
 
 
-def back_to_normal_s(due_ms: Any, age_ms: Any, killed_ms: float, bound_ms: float) -> float | None:
-    """The first time after the kill from which on the events due in ``CALM_S`` seconds are all within the bound."""
+def back_to_normal_s(
+    due_ms: Any, age_ms: Any, killed_ms: float, bound_ms: float, struck_ms: float = 0.0
+) -> float | None:
+    """The first time after the kill from which on the events due in ``CALM_S`` seconds are all within the bound.
+
+    What the kill does may show later, but less than ``struck_ms`` after it: calm that ends before is none.
+    """
     since = (due_ms >= killed_ms) if len(due_ms) else np.zeros(0, dtype=bool)
     order = np.argsort(due_ms[since], kind="stable")
     due, late = due_ms[since][order], age_ms[since][order] > bound_ms
@@ -97,7 +102,7 @@ def back_to_normal_s(due_ms: Any, age_ms: Any, killed_ms: float, bound_ms: float
     # Calm begins with the kill or right after a late event, and lasts until the next late one or the end of the run.
     begins = np.concatenate([[killed_ms], due[late]])
     ends = np.concatenate([due[late], [due[-1]]])
-    calm = np.flatnonzero(ends - begins >= CALM_S * 1000)
+    calm = np.flatnonzero((ends - begins >= CALM_S * 1000) & (ends >= killed_ms + struck_ms))
     return round(float(begins[calm[0]] - killed_ms) / 1000, 2) if len(calm) else None
 
 

@@ -14,6 +14,9 @@ LOOK_S = 0.5
 
 END_S = 5.0
 
+ROUNDED_S = 0.05
+"""Times are told in hundredths of a second, and added up of a few of them."""
+
 Identity = tuple[int, float]
 """Id and start of a process: ids are used again."""
 
@@ -31,7 +34,8 @@ class Used:
 class Ledger:
     """Adds up what processes have used since the first look.
 
-    A process that is gone is remembered, unless its parent lives: that has waited for it and counts it among its own.
+    A process that is gone is remembered, unless its parent has waited for it and counts it among its own. That shows in
+    the parent's time, which has then grown by all that the process had used.
     """
 
     first: dict[Identity, float] = field(default_factory=dict)
@@ -40,11 +44,16 @@ class Ledger:
 
     def look(self, seen: Iterable[Used]) -> None:
         known = {used.process: used for used in seen}
-        alive = {pid for pid, _ in known}
-        gone = [used for used in self.latest.values() if used.process not in known and used.parent in alive]
-        for used in gone:
-            del self.latest[used.process]
-            self._absorb(used)
+        grown = {
+            process[0]: used.seconds - self.latest[process].seconds
+            for process, used in known.items()
+            if process in self.latest
+        }
+        for used in [used for used in self.latest.values() if used.process not in known]:
+            if grown.get(used.parent, 0.0) + ROUNDED_S >= used.seconds:
+                grown[used.parent] = grown.get(used.parent, 0.0) - used.seconds
+                del self.latest[used.process]
+                self._absorb(used)
         for process, used in known.items():
             # What runs already when the first look is taken has used something before.
             self.first.setdefault(process, 0.0 if self.began else used.seconds)
