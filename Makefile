@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 PYTHONS := python3.13 python3.12 python3.11 python3
 
-.PHONY: help venv demo test lint types docs reference new-user bench chaos survival kafka chromium clean
+.PHONY: help venv demo test lint types docs reference new-user bench chaos survival schedules kafka chromium clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make bench   run the core benchmark"
 	@echo "make chaos   run 30 seeded schedules of real faults and check every result (build/chaos)"
 	@echo "make survival  all tests on running flows, also those that make test leaves out"
+	@echo "make schedules  200 seeded schedules for each test of the protocol that has some, instead of a few"
 	@echo "make kafka   fetch the Kafka server of the tests with Maven, into a cache outside the tree"
 	@echo "make chromium  install the browser of the page's tests (Debian and Ubuntu, as root)"
 	@echo "make clean   remove $(VENV), build/ and caches"
@@ -107,6 +108,12 @@ chaos: venv
 
 survival: venv
 	$(BIN)/python -m pytest -q -m "slow or cluster" tests/recovery tests/cluster tests/strategies tests/guarantees tests/ordering tests/bench tests/partitions tests/consistency tests/metrics tests/page tests/deploy tests/testing tests/tracing tests/docs
+
+# The first schedule is number 0 unless UNBROKEN_FIRST_SCHEDULE says otherwise; SCHEDULES=1000 asks for more of them.
+SCHEDULES ?= 200
+
+schedules: venv
+	UNBROKEN_SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest -q -n 2 --timeout 900 $$(grep -l "schedules([0-9]" tests/protocol/test_*.py)
 
 kafka: venv
 	$(BIN)/python tests/kafka/broker.py fetch

@@ -170,6 +170,23 @@ def test_values_that_are_refused(case: str) -> None:
     assert what in problem.what and remedy in problem.remedy
 
 
+def bucketed(bucket: str, **options: Any) -> Dataflow:
+    flow = Dataflow("bounded", nodes=4, ordering="bucket", bucket=bucket, **options)
+    flow.source("a", Generator(nothing, schema="at timestamp", rate=None), event_time="at")
+    flow.segment("a", name="first")(lambda rows: rows)
+    flow.segment("first", name="second")(lambda rows: rows)
+    flow.sink("out", "second", Client())
+    return flow
+
+
+def test_input_is_kept_for_as_long_as_it_may_have_to_wait() -> None:
+    (problem,) = problems_of(bucketed("500ms", availability=Availability("6h")))
+    assert "max_delay='6h' is longer than the 20000 buckets of 500 ms that are kept" in problem.what
+    assert "use at most 166min, buckets of 1080ms or more" in problem.remedy
+    for bucket, delay in (("500ms", "166min"), ("1080ms", "6h")):
+        assert len(build_topology(bucketed(bucket, availability=Availability(delay))).availability) == 2
+
+
 def test_everything_wrong_is_told_at_once() -> None:
     wrong = Availability("1ms", 2, "a", "b", "c", "d")
     found = [problem.what for problem in problems_of(flow_of({"availability": wrong}))]

@@ -11,6 +11,7 @@ from unbroken.config import milliseconds
 from unbroken.errors import Problem
 from unbroken.protocol import consistency
 from unbroken.protocol.consistency import Policy, Reconcile
+from unbroken.protocol.outbox import FAILURE_WINDOW
 from unbroken.protocol.strategy import Ha
 
 if TYPE_CHECKING:
@@ -86,16 +87,19 @@ def availability_problems(flow: Dataflow) -> list[Problem]:
 
     What is wrong with the dataflow's own is told once, not for every segment that leaves its out.
     """
-    from unbroken.ordering import led_segments  # It needs the dataflow, which needs this module.
+    from unbroken.ordering import bucketed, led_segments  # It needs the dataflow, which needs this module.
 
     out: list[Problem] = []
+    bucket_ms = float(flow.settings.bucket) if bucketed(flow) else None
     if flow.availability is not None and flow.availability != WAIT:
-        out += [Problem(flow.where, what, remedy) for what, remedy in _value_problems(flow.availability)]
+        found = [*_value_problems(flow.availability, bucket_ms)]
+        out += [Problem(flow.where, what, remedy) for what, remedy in found]
     led = led_segments(flow)
     for segment in flow.segments.values():
         if segment.availability is None:
             continue
-        found = [] if segment.availability is flow.availability else [*_value_problems(segment.availability)]
+        own = segment.availability is not flow.availability
+        found = [*_value_problems(segment.availability, bucket_ms)] if own else []
         out += [Problem(segment.where, what, remedy) for what, remedy in (*found, *_segment_problems(segment, led))]
     return out + _flow_problems(flow)
 
@@ -137,8 +141,8 @@ def _segment_problems(segment: Segment, led: frozenset[str]) -> Iterator[tuple[s
             yield what, f"order {name} by 'pulse', or say availability=WAIT for this segment"
 
 
-def _value_problems(asked: Any) -> Iterator[tuple[str, str]]:
-    """What makes no sense whatever segment it is for."""
+def _value_problems(asked: Any, bucket_ms: float | None) -> Iterator[tuple[str, str]]:
+    """What makes no sense whatever segment it is for, if units are buckets of this length."""
     if not isinstance(asked, Availability):
         remedy = "write availability=Availability(max_delay='3s'), or availability=WAIT to wait for missing input "
         remedy += "however long (from unbroken import Availability, WAIT)"
@@ -153,12 +157,22 @@ def _value_problems(asked: Any) -> Iterator[tuple[str, str]]:
         yield what, f"allow {LEAST_DELAY_MS:g}ms or more; '3s' is a good start{plain}"
     elif delay > MOST_DELAY_MS:
         yield f"max_delay={asked.max_delay!r} is too long", "use at most 24h, or WAIT to wait however long"
+    elif bucket_ms is not None and delay > FAILURE_WINDOW * bucket_ms:
+        yield _more_than_is_kept(asked, delay, bucket_ms)
     if alpha is None:
         what = f"alpha={asked.alpha!r} is not a share of max_delay"
         yield what, "use a number between 0 and 1, such as 0.9: the share that is spent waiting"
     elif delay is not None and LEAST_DELAY_MS <= delay <= MOST_DELAY_MS:
         yield from _nothing_left(asked, delay, alpha)
     yield from _word_problems(asked)
+
+
+def _more_than_is_kept(asked: Availability, delay: float, bucket_ms: float) -> tuple[str, str]:
+    """Producers would stop sending before the waiting is over, and no result would come within the bound."""
+    kept = f"{FAILURE_WINDOW} buckets of {bucket_ms:g} ms"
+    what = f"max_delay={asked.max_delay!r} is longer than the {kept} that are kept while other input is missing"
+    most, least = math.floor(FAILURE_WINDOW * bucket_ms / 60_000), math.ceil(delay / FAILURE_WINDOW)
+    return what, f"use at most {most}min, buckets of {least}ms or more (bucket=), or WAIT to wait however long"
 
 
 def _nothing_left(asked: Availability, delay: float, alpha: float) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,9 @@ from unbroken import Dataflow, KafkaSink, Push
 from unbroken.connectors import kafka_client
 from unbroken.connectors.kafka_calls import Deadline, Place
 from unbroken.connectors.kafka_client import KafkaError
+from unbroken.connectors.kafka_delivery import Lane, Rows
 from unbroken.connectors.kafka_messages import Headers, Message, RowFormat
+from unbroken.connectors.kafka_sink import KafkaSinkWriter
 from unbroken.errors import FlowError
 from unbroken.network.signatures import given, model_of
 from unbroken.plan import build_topology
@@ -103,6 +105,52 @@ def test_it_can_be_written_in_a_network() -> None:
     written = {"servers": "a:9092", "topic": "orders", "key": ["shop"], "options": {"linger.ms": 10}, "format": "raw"}
     sink = KafkaSink(**given(model.model_validate(written)))
     assert sink.problems() == [] and sink.rows == RowFormat("orders", "raw", ("shop",))
+
+
+# --- how messages say how they stand
+
+
+class FakeLane(Lane):
+    """Takes the messages of units, and says whether they correct something."""
+
+    def __init__(self, corrects: bool) -> None:
+        super().__init__(Place("a:1", {}), 1.0)
+        self.corrects = corrects
+        self.written: list[Message] = []
+
+    def deliver(self, header: UnitHeader, rows: Rows) -> bool:
+        self.written += rows(self.corrects)
+        return True
+
+
+def lane_of(sink: KafkaSink, table: pa.Table, corrects: bool = False) -> list[Message]:
+    """The messages of a stable unit."""
+    writer, lane = KafkaSinkWriter(sink), FakeLane(corrects)
+    writer._lanes["counts.0>out.0"] = lane
+    assert writer.deliver(UnitHeader(StreamId.parse("counts.0>out.0"), 7, 9, 0, Digest(1, 1)), table)
+    return lane.written
+
+
+STATUS: Headers = [*UNIT, ("unbroken-status", b"stable"), ("unbroken-pulse", b"9")]
+VOID = ("t", None, b"unbroken/counts.0", [*STATUS, ("unbroken-corrects", b"true")])
+ROW, NO_ROW = pa.table({"n": [1]}), pa.table({"n": pa.array([], pa.int64())})
+
+
+def test_headers_are_those_that_were_asked_for() -> None:
+    plain, asked = KafkaSink("a:1", "t"), KafkaSink("a:1", "t", tentative=True)
+    asked.tentative = False  # as a node says where the segment has no bound on its delay
+    assert lane_of(plain, ROW) == [("t", b'{"n":1}', None, UNIT)]
+    assert lane_of(asked, ROW) == [("t", b'{"n":1}', None, STATUS)]
+    assert lane_of(asked, NO_ROW) == []
+
+
+def test_a_unit_without_rows_says_that_tentative_ones_are_void() -> None:
+    sink = KafkaSink("a:1", "t", tentative=True)
+    assert lane_of(sink, NO_ROW) == []
+    assert lane_of(sink, NO_ROW, corrects=True) == [VOID]
+    assert [message.value for message in lane_of(sink, ROW, corrects=True)] == [b'{"n":1}']
+    spread = KafkaSink("a:1", topic_column="to", ledger="mine", tentative=True)
+    assert lane_of(spread, NO_ROW, corrects=True) == [], "there is no topic that all of its readers read"
 
 
 # --- messages

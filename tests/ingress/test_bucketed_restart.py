@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingress.timed import NOON, Member, Script, make_flow, push_source, pushed_rows
+from ingress.timed import NOON, SCHEMA, Member, Script, make_flow, push_source, pushed_rows
 from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.connectors.push import PushBatch
+from unbroken.connectors.push import Push, PushBatch
 from unbroken.ingress import logfile
 from unbroken.ingress.base import IngressBase
+from unbroken.ingress.bucketed import BucketFeeder
+from unbroken.ingress.calls import Inline
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Entry
 
@@ -228,3 +231,113 @@ def test_a_producer_that_leaves_takes_no_place_in_its_sequence(tmp_path: Path) -
     member.commit(Entry(4, 1, body, 2, final))
     base = member.feeder.base_after({"first": member.last("first")})
     assert base is not None and base.ledgers["first"] == [["p", 1]] and base.waiting["first"] == ()
+
+
+# --- producers that are waited for ------------------------------------------------------------------------------------
+
+HEARTBEAT_MS = 500
+
+
+def heeding(root: Path) -> Member:
+    """A member with one source, whose producers are to give signs of life."""
+    return Member(make_flow({"first": Push(SCHEMA, heartbeat=HEARTBEAT_MS)}), root, root / "letters")
+
+
+def leave(producer: str) -> bytes:
+    return PushBatch("first", producer, 0, b"", sign="leaving").to_bytes()
+
+
+def run(member: Member, entries: list[bytes | int]) -> list[bool]:
+    """Log these pushes, and a pulse for each time of a cut; whether the source was reachable at each of them."""
+    index, pulse, out = member.log.base.index, member.log.base.pulse, []
+    for what in entries:
+        index += 1
+        if isinstance(what, bytes):
+            entry = Entry(index, 1, what)
+            member.persist(entry)
+            member.feeder.take_push(entry, NOON + 100)
+            continue
+        body, final = member.feeder.poll(NOON + what, 1)
+        pulse += 1
+        member.take(Entry(index, 1, body, pulse, final))
+        out.append(json.loads(body)["unreachable"] == [])
+    return out
+
+
+def restarted(member: Member, root: Path) -> Member:
+    """The same once more from its disk, on which nothing is left of the log but the base."""
+    member.trim({"first": member.last("first")})
+    member.close()
+    again = heeding(root)
+    assert again.log.base.pulse > 0
+    for entry in again.log.read():
+        if entry.pulse:
+            again.commit(entry)
+        else:
+            again.feeder.take_push(entry)
+    return again
+
+
+def test_a_producer_that_failed_is_waited_for_after_a_restart(tmp_path: Path) -> None:
+    first = [pushed_rows("first", name, 1, [50]) for name in ("p", "q", "r")]
+    member = heeding(tmp_path)
+    assert run(member, [*first, 200, leave("r"), 400, 500]) == [True] * 3
+    again = restarted(member, tmp_path)
+    assert again.log.base.producers == {"first": ("p", "q")}
+    last, reader = again.last("first"), again.feeder.push_readers()["first"]
+    assert run(again, [60_000]) == [False], "neither p nor q was heard for a minute, whenever this node began"
+    assert again.last("first") == last, "the clock closes nothing that they may still have rows of"
+    reader.hear(PushBatch("first", "p", 0, b"", sign="alive"), NOON + 61_000)
+    reader.hear(PushBatch("first", "r", 0, b"", sign="alive"), NOON + 61_000)
+    assert not reader.poll(None, NOON + 61_100).reachable
+    reader.hear(PushBatch("first", "q", 0, b"", sign="alive"), NOON + 61_100)
+    assert reader.poll(None, NOON + 61_200).reachable
+
+
+def test_entries_that_are_taken_again_do_not_count_as_heard_just_now(tmp_path: Path) -> None:
+    member = heeding(tmp_path)
+    assert (
+        run(member, [pushed_rows("first", "p", 1, [50]), 200, pushed_rows("first", "p", 2, [390]), 400]) == [True] * 2
+    )
+    member.close()
+    again = heeding(tmp_path)
+    reader = again.feeder.push_readers()["first"]
+    alive = PushBatch("first", "p", 0, b"", sign="alive")
+    for entry in again.log.read():
+        if entry.pulse:
+            again.commit(entry)
+        else:
+            again.feeder.take_push(entry)
+    assert reader.poll(None, NOON + 400 + HEARTBEAT_MS).reachable, "the cut after its last rows is when it was heard"
+    assert not reader.poll(None, NOON + 401 + HEARTBEAT_MS).reachable
+    reader.hear(alive, NOON + 70_000)
+    again.feeder.take_push(Entry(9, 1, pushed_rows("first", "p", 3, [395])))
+    assert reader.poll(None, NOON + 70_001).reachable, "a sign of life is newer than what is taken again"
+
+
+def test_a_leave_counts_although_rows_before_it_wait_to_be_cut(tmp_path: Path) -> None:
+    member = heeding(tmp_path)
+    rows = [pushed_rows("first", name, 1, [50]) for name in ("p", "q")]
+    run(member, [rows[0], 200, 300, 400, 500])
+    base = member.feeder.base_after({"first": member.last("first")})
+    assert base is not None and base.producers == {"first": ("p",)}
+    waiting = [Entry(base.index - 1, 1, rows[1])]
+    again = BucketFeeder(
+        make_flow({"first": Push(SCHEMA, heartbeat=HEARTBEAT_MS)}),
+        lambda name: (),
+        member.store,
+        member.path,
+        tmp_path / "letters",
+        base,
+        waiting,
+        lambda name, reader: Inline(),
+    )
+    assert list(again.push_readers()["first"]._heard) == ["p"], "q has left, as the base says"
+
+
+def test_a_base_without_producers_can_be_read() -> None:
+    base = IngressBase(9, 4, producers={"first": ("p", "q")})
+    written = json.loads(base.to_bytes())
+    assert IngressBase.from_bytes(json.dumps(written).encode()) == base
+    del written["producers"]
+    assert IngressBase.from_bytes(json.dumps(written).encode()).producers == {}

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from ingress.timed import NOON, Script, make_flow, push_source, pushed_rows
+from ingress.timed import NOON, SCHEMA, Script, make_flow, push_source, pushed_rows
 from support import consumers_of, wait_until
 from unbroken.cluster.ingress_service import IngressService
 from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.connectors.push import PushBatch
+from unbroken.connectors.push import Push, PushBatch, PushReader
 from unbroken.ingress import bucketed, calls, lanes
+from unbroken.ingress.logfile import IngressLogFile
 from unbroken.ingress.news import SourceNews
 from unbroken.protocol.events import Produced, PushArrived, SourcesPolled
 from unbroken.protocol.ids import ReplicaId, ShardId
@@ -165,6 +166,40 @@ def test_rows_are_read_after_the_failure_without_another_pulse(
     assert node.made("bad") == 0 and node.service is not None and node.service.feeder.behind
     gate.open.set()
     wait_until(lambda: node.made("bad") == 1, DEADLINE_S, "the rows that were late")
+
+
+def test_producers_are_heard_when_their_rows_come_and_not_when_they_are_taken_again(tmp_path: Path) -> None:
+    """A node that does not lead, or that restarts, takes no producer that has failed for one that is there."""
+    dirs = ReplicaDirs(tmp_path / "node")
+    dirs.identity()
+    dirs.begin([REPLICA])
+    node = FakeNode(make_flow({"pushed": Push(SCHEMA, heartbeat="1s")}), dirs)
+    now = [NOON]
+
+    def begin() -> PushReader:
+        node.service = IngressService(node, REPLICA, lambda: now[0] / 1000)  # type: ignore[arg-type]
+        node.service.start()
+        return node.service.feeder.push_readers()["pushed"]
+
+    def reachable(reader: PushReader, at: int) -> bool:
+        return reader.poll(None, at).reachable
+
+    reader = begin()
+    node.enter(pushed_rows("pushed", "p", 1, [0]))
+    wait_until(lambda: "p" in reader._heard, DEADLINE_S, "the rows")
+    assert reachable(reader, NOON + 1_000) and not reachable(reader, NOON + 60_000), "nobody has polled meanwhile"
+    node.pulse(1)
+    assert node.service is not None
+    node.service.close()
+    now[0] = NOON + 60_000
+    reader = begin()
+    for entry in IngressLogFile(dirs.ingress_log(REPLICA)).read():
+        node.service.commit(entry)
+    wait_until(lambda: "p" in reader._heard, DEADLINE_S, "the rows once more")
+    assert not reachable(reader, now[0])
+    node.enter(pushed_rows("pushed", "p", 2, [60_000]))
+    wait_until(lambda: reachable(reader, now[0]), DEADLINE_S, "further rows")
+    node.service.close()
 
 
 def test_signs_of_producers(place: tuple[FakeNode, dict[str, Script], Gate]) -> None:

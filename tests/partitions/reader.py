@@ -1,7 +1,7 @@
 """A client in a place of its own: a process that subscribes, and the reader of what it has received.
 
-The process writes each result to a file, as its length and its pickle, because a subscription cannot be had in another
-namespace than that of its process.
+The process writes each result and each mark to a file, as its length and its pickle, because a subscription cannot be
+had in another namespace than that of its process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from support import wait_until
-from unbroken.client import Result, subscribe
+from unbroken.client import Event, Result, subscribe
 from unbroken.cluster.processes import OwnedProcess, spawn, tail
 
 LENGTH = struct.Struct(">Q")
@@ -27,17 +27,25 @@ class Reader:
     def __init__(self, process: OwnedProcess, file: Path) -> None:
         self.process = process
         self._file = file.open("rb")
+        self._events: list[Event] = []
         self._results: list[Result] = []
 
     @property
-    def results(self) -> Sequence[Result]:
-        """Everything that has come up to now; raises if the client has failed."""
-        while (result := self._next()) is not None:
-            self._results.append(result)
+    def events(self) -> Sequence[Event]:
+        """Everything that has come up to now, results and marks; raises if the client has failed."""
+        while (event := self._next()) is not None:
+            self._events.append(event)
+            if isinstance(event, Result):
+                self._results.append(event)
         code = self.process.returncode
         if code:
             raise AssertionError(f"the client ended with code {code}:\n{tail(self.process.log_file)}")
-        return self._results
+        return self._events
+
+    @property
+    def results(self) -> Sequence[Result]:
+        """The results that have come up to now; raises if the client has failed."""
+        return self._results if self.events else []
 
     @property
     def pulse(self) -> int:
@@ -68,16 +76,16 @@ class Reader:
         self.process.stop(2.0)
         self._file.close()
 
-    def _next(self) -> Result | None:
-        """The next result, if the file has it whole."""
+    def _next(self) -> Event | None:
+        """The next result or mark, if the file has it whole."""
         place = self._file.tell()
         prefix = self._file.read(LENGTH.size)
         if len(prefix) == LENGTH.size:
             (length,) = LENGTH.unpack(prefix)
             data = self._file.read(length)
             if len(data) == length:
-                result: Result = pickle.loads(data)
-                return result
+                event: Event = pickle.loads(data)
+                return event
         self._file.seek(place)
         return None
 
@@ -110,7 +118,7 @@ RUN = "from partitions.reader import main; main(*sys.argv[1:])"
 def main(zookeeper: str, flow: str, sink: str, token_file: str, file: str, *routes: str) -> None:
     """Read until the end of the flow."""
     with subscribe(zookeeper, flow, sink, token_file, routes=routes) as results, Path(file).open("ab") as out:
-        for result in results:
-            data = pickle.dumps(result)
+        for event in results.events():
+            data = pickle.dumps(event)
             out.write(LENGTH.pack(len(data)) + data)
             out.flush()

@@ -6,6 +6,7 @@ that reads both. So a cut link cannot be hidden by replicas.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,12 @@ from partitions.cut_flow import SINK, TOTALS, complaints, flow_text
 from partitions.namespaces import Network, available
 from support import wait_until
 from unbroken.protocol.ids import ShardId
+from unbroken.testing.partitions import Partitions
+from unbroken.testing.proxies import Proxies
 
 allowed, why_not = available()
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not allowed, reason=why_not),
-]
+needs_namespaces = pytest.mark.skipif(not allowed, reason=why_not)
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 
 WARM = 14
 """Results before the cut: a replica that has just begun takes nothing for late."""
@@ -54,9 +53,12 @@ def totals(west, east):
     return text[:begin] + segments + text[end:]
 
 
+@pytest.mark.parametrize("make", [pytest.param(Network, marks=needs_namespaces), Proxies])
 @pytest.mark.parametrize("one_way", [False, True], ids=["both ways", "one way"])
-def test_results_go_on_without_an_input_that_is_cut_off(tmp_path: Path, one_way: bool) -> None:
-    with PartitionedFlow(split_text(tmp_path), tmp_path, Network, nodes=4) as flow:
+def test_results_go_on_without_an_input_that_is_cut_off(
+    tmp_path: Path, one_way: bool, make: Callable[[Iterable[str]], Partitions]
+) -> None:
+    with PartitionedFlow(split_text(tmp_path), tmp_path, make, nodes=4) as flow:
         flow.start()
         live = flow.read(SINK)
         live.wait_further(WARM, RESULTS_S)

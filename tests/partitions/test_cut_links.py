@@ -27,6 +27,7 @@ NODES = 3
 FURTHER = 10
 """Results during a cut: at one per pulse more time than any time-out that is involved takes."""
 
+WAYS = (BOTH, DEAF, MUTE) = ("both ways", "deaf", "mute")
 NOTICED_S = 60.0
 LINK_TIMEOUT_S = 2.0
 GAP_S = 3.0
@@ -47,6 +48,12 @@ class Flow(PartitionedFlow):
     def replica(self) -> str:
         """A node with a replica of the segment and no part in the ingress."""
         return next(node for node in self.hosts(TOTALS) if node not in self.hosts())
+
+    def cut_client(self, way: str, *others: str) -> float:
+        """Cut the client from others in both directions, or so that it does not hear them or is not heard."""
+        if way != DEAF:
+            return self.cut(CLIENT, *others, one_way=way == MUTE)
+        return max(self.cut(other, CLIENT, one_way=True) for other in others)
 
     def nodes_but(self, *left_out: str) -> list[str]:
         return [node for node in self.cluster.nodes if node not in left_out]
@@ -123,20 +130,22 @@ def test_a_node_cut_from_zookeeper_alone_is_not_missed(running: Flow, leader: bo
 
 @needs_namespaces
 @pytest.mark.slow
-def test_a_client_cut_from_one_host_reads_from_the_other(running: Flow) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_client_cut_from_one_host_reads_from_the_other(running: Flow, way: str) -> None:
     for host in running.hosts(TOTALS):
         with running.trial():
-            since = running.cut(CLIENT, host)
+            since = running.cut_client(way, host)
             running.live.wait_further(FURTHER, RESULTS_S)
             assert running.live.longest_gap_s(since) < GAP_S
 
 
 @needs_namespaces
 @pytest.mark.slow
-def test_a_client_cut_from_everybody_misses_nothing(running: Flow) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_client_cut_from_everybody_misses_nothing(running: Flow, way: str) -> None:
     with running.trial():
         before = running.live.pulse
-        running.cut(CLIENT, *running.nodes_but(), ZOOKEEPER)
+        running.cut_client(way, *running.nodes_but(), ZOOKEEPER)
         wait_until(lambda: running.pulse() >= before + FURTHER, RESULTS_S, "the flow to go on", 0.2)
         assert running.live.pulse < before + FURTHER
         running.heal()
@@ -178,8 +187,9 @@ def test_behind_proxies_neither_a_replica_nor_a_host_of_a_client_is_missed(tmp_p
             since = flow.cut(replica, *flow.nodes_but(replica))
             flow.live.wait_further(FURTHER, RESULTS_S)
             assert flow.live.longest_gap_s(since) < GAP_S
-        with flow.trial():
-            since = flow.cut(CLIENT, flow.replica)
-            flow.live.wait_further(FURTHER, RESULTS_S)
-            assert flow.live.longest_gap_s(since) < GAP_S
+        for way in WAYS:
+            with flow.trial():
+                since = flow.cut_client(way, flow.replica)
+                flow.live.wait_further(FURTHER, RESULTS_S)
+                assert flow.live.longest_gap_s(since) < GAP_S, way
         flow.finish()

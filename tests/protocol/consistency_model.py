@@ -34,6 +34,7 @@ from unbroken.protocol.instructions import (
     PollSources,
     Report,
     SendUnit,
+    StartReplica,
     StoreUnit,
     UndoReplica,
 )
@@ -49,7 +50,8 @@ class AvailableCluster(Cluster):
     """A cluster whose links can be parted for a while, in one direction or both, and whose sources can be away.
 
     A micro-batch takes ``cost_ms``, and the copy of a state and the start of a query on it ``fork_ms``. ``counts`` says
-    how much of what is to be tested has really happened.
+    how much of what is to be tested has really happened; of replicas that have rested, "undos" are those whose state
+    was built again and "redos" those that went on from the one they had.
     """
 
     check_every = 4
@@ -75,6 +77,8 @@ class AvailableCluster(Cluster):
         self.arrivals: dict[tuple[NodeId, ShardId], dict[int, float]] = {}
         self.heard: dict[tuple[NodeId, ReplicaId, StreamId], int] = {}
         self.cut_ms: dict[int, float] = {}
+        self.resting: set[tuple[NodeId, ReplicaId]] = set()
+        self.stabilizing: set[tuple[NodeId, str]] = set()
         super().__init__(topology, nodes, pulses, settings, standbys, transfers, placement)
         self.sink: TentativeSink = TentativeSink()
 
@@ -102,8 +106,10 @@ class AvailableCluster(Cluster):
                 spark = node.sparks.pop(replica)
                 assert spark.uncommitted is None, f"{replica} is paused in the middle of a micro-batch"
                 self.counts["pauses"] += 1
+                self.resting.add((node.me, replica))
             case UndoReplica(replica, base, valid):
                 self._undo(node, replica, base, valid)
+                self.resting.discard((node.me, replica))
             case DropReplica(replica) if is_fork(replica):
                 # A unit that a sink is being handed is in memory; its delivery ends in any case.
                 del node.disk.replicas[replica]
@@ -150,9 +156,24 @@ class AvailableCluster(Cluster):
                 if not header.stable:
                     self.counts["given"] += 1
                     self._check_given(node, header)
+            case StartReplica(replica):
+                self.counts["redos"] += (node.me, replica) in self.resting
+                self.resting.discard((node.me, replica))
             case Report(sentence):
-                self.counts["failures"] += "lacks input of" in sentence
-                self.counts["stabilizations"] += "puts results after" in sentence
+                self._count(node.me, sentence)
+
+    def _count(self, name: NodeId, sentence: str) -> None:
+        """What a sentence of a node says about one of its replicas, with whose name it begins."""
+        replica = (name, sentence.partition(" ")[0])
+        if "lacks input of" in sentence:
+            self.counts["failures"] += 1
+            self.counts["failures while stabilizing"] += replica in self.stabilizing
+            self.stabilizing.discard(replica)
+        elif "puts results after" in sentence:
+            self.counts["stabilizations"] += 1
+            self.stabilizing.add(replica)
+        elif "has all its input again" in sentence:
+            self.stabilizing.discard(replica)
 
     def _check_given(self, node: SimNode, header: UnitHeader) -> None:
         """What is given out is allowed by the policies, and not given too early."""
@@ -346,6 +367,8 @@ class AvailableCluster(Cluster):
             for key in [key for key in times if key[0] == name]:
                 del times[key]
         self.heard = {key: pulse for key, pulse in self.heard.items() if key[0] != name}
+        self.resting = {key for key in self.resting if key[0] != name}
+        self.stabilizing = {key for key in self.stabilizing if key[0] != name}
 
     def recover_all(self) -> None:
         self.away.clear()

@@ -14,7 +14,7 @@ from typing import Any
 
 from protocol.cluster_effects import SETTINGS
 from protocol.consistency_model import AvailableCluster
-from protocol.consistency_schedules import TOTAL, UNENDING, Choose, pick_availability, shapes
+from protocol.consistency_schedules import UNENDING, Choose, pick_availability, shapes
 from protocol.sim_programs import Lane, lane_of
 from protocol.sim_tentative import Reached
 from unbroken.protocol.consistency import Policy, Reconcile
@@ -181,7 +181,6 @@ def run_static(seed: int, pick: Callable[[Choose], StaticCluster] = pick_static)
         cluster.settle()
     except Exception as error:
         raise AssertionError(f"run_static({seed}): {error}") from error
-    TOTAL.update(cluster.counts)
     return cluster, max(best.values())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,9 +14,6 @@ from unbroken.protocol.consistency import Availability, Policy, Reconcile
 from unbroken.protocol.layout import INGRESS, Topology
 
 Choose = Callable[[int], int]
-
-TOTAL: Counter[str] = Counter()
-"""What the schedules of this process have really brought about."""
 
 
 def wide_join(sources: int = 3, replicas: int = 2) -> Topology:
@@ -159,7 +155,6 @@ def run_failures(
         cluster.settle()
     except Exception as error:
         raise AssertionError(f"run_failures({seed}, {pick}, {episodes}): {error}") from error
-    TOTAL.update(cluster.counts)
     return cluster
 
 

@@ -44,12 +44,17 @@ class TentativeSink(Sink):
     """A sink with a ledger that also takes tentative units, until the stable ones of their pulses replace them.
 
     It takes one only if it reaches beyond all that it has. ``overlaps`` counts those that cover a pulse a second time,
-    which is possible when another replica, or another fork, goes on.
+    which is possible when another replica, or another fork, goes on: what they take in one micro-batch may differ. So
+    it happens when a fork fails, a link is parted or a node is lost, and when replicas that are set back take turns.
+
+    A unit that also covers pulses that are stable by now is none of these. A fork that was kept ready is behind, and
+    takes all that has come since in one micro-batch.
     """
 
     now_ms: float = 0.0
     tentative: dict[Hashable, dict[int, int]] = field(default_factory=dict)
     highest: dict[Hashable, int] = field(default_factory=dict)
+    shown: dict[Hashable, int] = field(default_factory=dict)
     reached: dict[Hashable, Reached] = field(default_factory=dict)
     accepted: int = 0
     overlaps: int = 0
@@ -69,7 +74,8 @@ class TentativeSink(Sink):
         if header.pulse <= reach:
             return False
         self.accepted += 1
-        self.overlaps += header.since < reach
+        self.overlaps += header.since < self.shown.get(lane, 0)
+        self.shown[lane] = header.pulse
         self.tentative.setdefault(lane, {})[header.pulse] = content
         self._reach(lane, header.since, header.pulse, stable=False)
         return True

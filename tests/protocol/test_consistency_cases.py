@@ -15,9 +15,9 @@ from protocol.sim_tentative import is_fork
 from unbroken.protocol.consistency import Availability, Consistency, Policy, Reconcile
 from unbroken.protocol.events import Received
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.instructions import SendUnit
+from unbroken.protocol.instructions import Send, SendUnit
 from unbroken.protocol.layout import Topology
-from unbroken.protocol.messages import Subscribe
+from unbroken.protocol.messages import Health, Subscribe, Unsubscribe
 
 X_MS = 200.0
 PATIENCE_MS = 100.0
@@ -29,7 +29,12 @@ SETTLED_MS = 400.0
 
 
 def cluster_of(
-    shape: Topology, how: Availability | None = BOUND, cost_ms: float = 0.0, standing: bool = False, nodes: int = 2
+    shape: Topology,
+    how: Availability | None = BOUND,
+    cost_ms: float = 0.0,
+    standing: bool = False,
+    nodes: int = 2,
+    single: bool = False,
 ) -> StaticCluster:
     """A flow whose segments all have the same bound, and whose sources go their own ways."""
     topology = replace(
@@ -38,7 +43,7 @@ def cluster_of(
         bucketed=True,
         tentative_sinks=frozenset({"sink"}),
     )
-    settings = replace(SETTINGS, pulse_min_ms=40, standing_ms=10_000 if standing else 0)
+    settings = replace(SETTINGS, pulse_min_ms=40, standing_ms=10_000 if standing else 0, single_delivery=single)
     cluster = StaticCluster(topology, nodes, UNENDING, settings, cost_ms=cost_ms, fork_ms=10)
     cluster.run_to(SETTLED_MS)
     return cluster
@@ -338,6 +343,34 @@ def test_a_segment_further_down_takes_tentative_input_from_one_sender() -> None:
     assert cluster.counts["taken by replicas"] > taken
     assert newest(cluster) - cluster.sink.highest[lane] <= 3
     finish(cluster)
+
+
+def test_with_single_delivery_a_consumer_turns_to_a_producer_that_lacks_nothing() -> None:
+    cluster = cluster_of(join_of_two(), nodes=4, single=True)
+    replica = ReplicaId(ShardId("last", 0), 1)
+    stream = StreamId(ShardId("join", 0), replica.shard)
+    node = cluster.nodes[cluster.store.layout.placement[replica]].protocol
+    hosts = cluster.store.layout.nodes_of(stream.producer)
+    feed = node.replicas[replica].feeds[stream]
+    (current,) = feed.subscribed
+    (other,) = hosts.keys() - {current}
+    assert node.me not in hosts
+
+    def heard(name: str, state: Consistency) -> list[tuple[str, str]]:
+        """Whom the consumer leaves and whom it asks, when it hears how a producer stands."""
+        steps = node.handle(Received(name, Health(hosts[name], state)), cluster.now)
+        told = [step for step in steps if isinstance(step, Send) and isinstance(step.message, Subscribe | Unsubscribe)]
+        return [(type(step.message).__name__, step.to) for step in told]
+
+    assert heard(other, Consistency.UP_FAILURE) == heard(other, Consistency.STABLE) == []
+    assert heard(current, Consistency.UP_FAILURE) == [("Unsubscribe", current), ("Subscribe", other)]
+    assert heard(other, Consistency.STABILIZATION) == [], "neither of them is better"
+    assert heard(current, Consistency.STABLE) == [("Unsubscribe", other), ("Subscribe", current)]
+    feed.turn_away()
+    feed.update([other])
+    assert heard(other, Consistency.UP_FAILURE) == [], "the one that lacks nothing has just been silent for too long"
+    feed.fed()
+    assert heard(other, Consistency.UP_FAILURE) == [("Unsubscribe", other), ("Subscribe", current)]
 
 
 @pytest.mark.parametrize("way", ["units", "messages", "both"])

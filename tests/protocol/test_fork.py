@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from protocol.watching import FORK, LEFT, RIGHT, RIGHT_FORKED, replica, stable, tentative
+from typing import Any, cast
+
+import pytest
+
+from protocol.watching import FORK, LEFT, RIGHT, RIGHT_FORKED, replica, stable, tentative, watch_on
+from unbroken.protocol.consistency import Availability
 from unbroken.protocol.cuts import FOLDED
 from unbroken.protocol.events import GateAsked
 from unbroken.protocol.fork import Fork
+from unbroken.protocol.forking import Forking
 from unbroken.protocol.ids import StreamId
 from unbroken.protocol.instructions import AnswerGate, FeedFork
+from unbroken.protocol.units import UnitHeader
 
 MISSING = frozenset({RIGHT})
 
@@ -98,6 +105,34 @@ def test_tentative_units_follow_stable_ones_and_are_not_taken_twice() -> None:
     assert not fork.clean
     assert feed(fork, RIGHT, 9) == [FeedFork(fork.home, RIGHT, 9, FORK, 8)]
     assert run(fork) == (8, 9)
+
+
+def test_it_is_offered_only_what_it_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much its replica keeps: what comes in a long failure is looked at once."""
+    home = replica(5)
+    watch = watch_on(home, Availability(1_000))
+    fork = Fork.of(FORK, home, frozenset())
+    offered: list[int] = []
+    original = Fork.feed
+
+    def counting(self: Fork, stream: StreamId, header: UnitHeader, kept_as: tuple[StreamId, int]) -> list[FeedFork]:
+        offered.append(header.pulse)
+        return original(self, stream, header, kept_as)
+
+    monkeypatch.setattr(Fork, "feed", counting)
+    forking, taken = Forking(cast(Any, None)), 0
+    for number in range(6, 106):
+        home.arrive(stable(LEFT, number))
+        steps = forking._feed(watch, fork, (LEFT,))
+        watch.inputs[RIGHT].arrive(tentative(number - 1, number), "a", 0, 0.0)
+        taken += len(steps) + len(forking._feed(watch, fork, (RIGHT,)))
+        if number == 50:
+            assert run(fork) == (5, 50)
+    assert taken == 200 and offered == [number for number in range(6, 106) for _ in range(2)]
+    assert forking._feed(watch, fork, (LEFT, RIGHT)) == [] and len(offered) == 200
+    watch.inputs[RIGHT].overtaken(60)
+    watch.check()
+    assert [*watch.inputs[RIGHT].units] == [*range(56, 101)]
 
 
 def test_a_tentative_unit_is_taken_whole() -> None:

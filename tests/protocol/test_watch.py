@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given as each
+from hypothesis import strategies as st
 
 from protocol.watching import FORK, LEFT, RIGHT, ask, process, replica, stable, tentative, watch_on
 from unbroken.protocol.consistency import Availability, Consistency, Policy, Reconcile
@@ -59,6 +62,38 @@ def test_patience_is_counted_from_the_first_piece_of_a_pulse() -> None:
     assert watch.stalled and watch.wants_fork(0.0), "it gets ready before anybody sees it"
     assert 100.0 + PATIENCE_MS in watch.wake_times_ms()
     assert look(watch, 100.0 + PATIENCE_MS) is Consistency.UP_FAILURE
+
+
+class Unwalked(dict[int, float]):
+    """Can be asked for single pulses only."""
+
+    def items(self) -> Any:
+        raise AssertionError("all that waits is looked at, although it may be much")
+
+
+@each(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 6)), max_size=12),
+    st.lists(st.integers(0, 36), min_size=1, max_size=3),
+)
+def test_how_long_input_waits_is_known_without_looking_at_all_of_it(
+    notes: list[tuple[int, int]], commits: list[int]
+) -> None:
+    watch = watch_at()
+    watch.returns_from = None
+    for place, (since, more) in enumerate(notes):
+        watch.note(since, since + more, float(place))
+        if place % 5 == 4:
+            watch.replica.committed = commits[place % len(commits)]
+            watch.forget()
+        watch.check()
+        came = dict(watch.came)
+        watch.came = Unwalked(came)
+        for pulse in range(40):
+            assert watch.waiting_since(pulse) == next((ms for number, ms in came.items() if number > pulse), None)
+        watch.came = came
+        for first, last in ((0, 36), (since, since + more), (since, since)):
+            covered = [ms for number, ms in came.items() if first < number <= last]
+            assert watch.came_ms(first, last, 99.0) == min(covered, default=99.0)
 
 
 def test_input_that_comes_in_time_changes_nothing() -> None:

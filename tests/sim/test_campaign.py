@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import count, islice
+from random import Random
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,8 +20,9 @@ from unbroken.protocol.instructions import Instruction, SendUnit
 from unbroken.protocol.node import NodeProtocol
 from unbroken.protocol.outbox import Outbox
 from unbroken.protocol.units import UnitHeader
-from unbroken.sim import campaign
+from unbroken.sim import campaign, faults
 from unbroken.sim.campaign import Options, Outcome, flow_of, run_campaign, run_seed, sentence, summary
+from unbroken.sim.faults import ALONE, Fault, Injector, Kind, make_tears
 from unbroken.sim.flows import SMALL, Flow, chain
 from unbroken.sim.story import Story
 from unbroken.sim.world import Setup, World
@@ -30,21 +34,73 @@ LONG = Options(length_s=5.0, mean_s=1.0, most_nodes=6, check_every=7)
 LARGE = Options(length_s=2.0, mean_s=1.0, check_every=200)
 
 
-def check(seeds: range, options: Options) -> str:
-    """Run seeds, of which none may fail, and say what they came to."""
+LOSSES = Options(length_s=5.0, mean_s=1.0, most_nodes=6, check_every=50)
+
+SEEDS = 300
+CLOSELY = 7
+"""Of every so many seeds one checks all invariants of a node after every event."""
+
+SELDOM = ALONE - {Kind.WIPE}
+"""What hardly ever finds a flow whole in little more than a second; it has a test of its own."""
+
+
+def check(seeds: Iterable[int], options: Options) -> list[Outcome]:
+    """Run seeds, of which none may fail."""
     outcomes: list[Outcome] = []
     for seed in seeds:
         outcome = run_seed(seed, options, story=True)
         assert outcome.ok, "\n".join([f"{options.command(seed)}: {outcome.failure}", *outcome.story])
         outcomes.append(outcome)
-    return sentence(summary(outcomes))
+    return outcomes
 
 
-@pytest.mark.parametrize("first", range(0, 300, 50))
-def test_many_short_runs(first: int, capsys: pytest.CaptureFixture[str]) -> None:
-    told = check(range(first, first + 50), SHORT)
+def fault_kinds(found: Mapping[str, Any]) -> set[str]:
+    return {name.removeprefix("fault ") for name, number in found.items() if name.startswith("fault ") and number}
+
+
+@pytest.mark.timeout(900)
+def test_many_short_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """None fails, and what they are run for has happened in some of them: every kind of fault, and all that follows."""
+    outcomes: list[Outcome] = []
+    for seed in range(SEEDS):
+        outcomes += check([seed], SHORT if seed % CLOSELY else replace(SHORT, check_every=1))
+    found = summary(outcomes)
     with capsys.disabled():
-        print(f"\n{told}")
+        print(f"\n{sentence(found)}")
+    assert fault_kinds(found) >= set(Kind) - SELDOM
+    happened = sum(number for name, number in found.items() if name.startswith("fault "))
+    assert happened > 3 * SEEDS and found["skipped"] < happened / 2
+    for consequence in ("copies", "forks", "folded", "repeated", "snapshots", "torn"):
+        assert found[consequence] > 5, consequence
+
+
+def test_what_is_lost_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flows with snapshots that hardly anything else happens to, so that they are whole when it does."""
+    monkeypatch.setattr(faults, "WEIGHTS", {Kind.LOSS: 2, Kind.STOP: 2, Kind.RENEW: 2, Kind.WIPE: 1})
+    flows = ((seed, flow_of(seed, LOSSES)) for seed in count())
+    seeds = (seed for seed, flow in flows if flow.kind == "snapshots" and flow.setup.nodes >= 5)
+    found = summary(check(islice(seeds, 16), LOSSES))
+    assert fault_kinds(found) >= ALONE, sentence(found)
+    assert found["restored"] > 0
+
+
+def test_faults_that_are_left_out_are_counted() -> None:
+    world = World(Setup(chain((1,)), 2), seed=1)
+    injector = Injector(world, fragile=False, tell=lambda _: None)
+    injector.begin([Fault(500.0, kind, "node-1", "node-2", 400.0) for kind in (Kind.KILL, Kind.KILL, Kind.FREEZE)])
+    world.kernel.run(1_000.0)
+    assert [fault.kind for fault in injector.done] == [Kind.KILL]
+    assert injector.skipped == 2, "there is nothing to kill or to freeze any more"
+
+
+def test_deaths_within_an_event_are_drawn_apart_and_wherever_they_may_be() -> None:
+    drawn = [make_tears(Random(seed), ["a", "b"], 10_000.0) for seed in range(400)]
+    assert 60 < sum(map(len, drawn)) < 140
+    asked = make_tears(Random(1), ["a", "b"], 10_000.0, 300)
+    assert len(asked) == 300 and {fault.kind for fault in asked} == {Kind.TEAR}
+    assert min(fault.fuse for fault in asked) == 1 and max(fault.fuse for fault in asked) > 64
+    assert make_tears(Random(1), ["a", "b"], 10_000.0, 0) == []
+    assert "--torn 4" in Options(torn=4).command(1) and "--torn" not in Options().command(1)
 
 
 def test_large_flows() -> None:

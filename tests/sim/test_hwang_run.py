@@ -19,7 +19,7 @@ from unbroken.sim.hwang_measure import Job, run
 from unbroken.sim.hwang_report import lines_of
 from unbroken.sim.hwang_run import Plan, Study
 from unbroken.sim.hwang_study import Network, experiment_of
-from unbroken.sim.hwang_summary import FORMULA_IDENTIFIERS, differences, handshakes, summary
+from unbroken.sim.hwang_summary import FORMULA_IDENTIFIERS, NEAR, differences, handshakes, summary
 
 APPROACHES = (Approach.PASSIVE, Approach.ACTIVE, Approach.UPSTREAM)
 
@@ -103,6 +103,21 @@ def test_recoveries_are_those_of_the_formulas(approach: Approach) -> None:
     ):
         formula = by_formula(measure, approach, line.parameters)
         assert found == [pytest.approx(formula, abs=0.05 * formula + 0.5) for _ in outcomes], measure
+
+
+@pytest.mark.timeout(900)
+def test_the_means_of_25_runs_are_within_5_percent_of_the_formulas() -> None:
+    """At an interval of 20 ms, the points of the two tables in docs/hwang.md."""
+    experiments = [replace(experiment_of(name), over=(20.0,)) for name in ("overhead", "recovery")]
+    study = Study(Plan(runs=25), experiments)
+    study.run()
+    found = {
+        (point.approach, point.measure): point.share
+        for experiment in experiments
+        for point in differences(study, experiment)
+    }
+    assert len(found) == 6
+    assert {point: share for point, share in found.items() if abs(share) > NEAR} == {}
 
 
 def test_the_course_of_a_failure_has_a_gap_and_comes_back() -> None:

@@ -24,11 +24,12 @@ from unbroken.protocol.layout import chained_placement
 from unbroken.protocol.strategy import Ha
 from unbroken.sim.calibration import Calibration, Reach, SegmentCosts, SourceCosts
 from unbroken.sim.exposure import Exposure, exposure_of
-from unbroken.sim.plan import make_plan
+from unbroken.sim.plan import make_plan, predict
 from unbroken.sim.plan_report import advice, report_of
 from unbroken.sim.plan_world import Checkpoint
 from unbroken.sim.prediction import Link, Plan, Question
 from unbroken.sim.samples import MADE_UP, OWN, REPLAYED, sample_of
+from unbroken.sim.variants import variant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -160,6 +161,18 @@ def test_only_what_is_not_kept_is_lost_with_one_node(plan: Plan) -> None:
     hours = {prediction.ha: prediction.mttf_h or float("inf") for prediction in plan.predictions}
     assert hours[Ha.NONE] == pytest.approx(720, rel=0.01)
     assert min(hours[ha] for ha in (Ha.ACTIVE, Ha.PASSIVE, Ha.UPSTREAM)) > 1_000 * 720
+
+
+def test_what_is_missing_in_a_year_does_not_depend_on_how_many_nodes_the_runs_killed(flow_file: Path) -> None:
+    """Two segments work on two nodes, of which one run can kill only one. How long a machine is away with ``none``, ten
+    minutes, is most of what is missing, however the runs went."""
+    flow, asked = load_flow(flow_file), replace(QUESTION, segments=())
+    found = variant(flow, Ha.NONE, ("checked", "counted"), asked.nodes, None, {})
+    one, six = (predict(flow, MEASURED, replace(asked, runs=runs), found) for runs in (1, 6))
+    assert len({run.node for run in one.runs}) == 1 < len(one.hosts)
+    assert one.hosts == six.hosts and {run.node for run in six.runs} == set(six.hosts)
+    assert one.missing_s_per_year is not None and six.missing_s_per_year is not None
+    assert one.missing_s_per_year == pytest.approx(six.missing_s_per_year, rel=0.05)
 
 
 def test_repairs_wait_for_a_machine_where_no_other_is_left(flow_file: Path) -> None:

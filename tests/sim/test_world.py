@@ -9,9 +9,11 @@ import pytest
 
 from unbroken.errors import InvariantViolation
 from unbroken.protocol.controller import Decision
+from unbroken.protocol.events import Tick
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.instructions import DropOutbox
+from unbroken.protocol.instructions import DropOutbox, Report
 from unbroken.protocol.layout import INGRESS, Topology
+from unbroken.protocol.node import NodeProtocol
 from unbroken.protocol.strategy import Ha, Strategy
 from unbroken.sim.faults import Fault, Injector, Kind
 from unbroken.sim.flows import KINDS, chain, diamond, join, pick_flow
@@ -67,12 +69,27 @@ def test_each_fault(kind: Kind) -> None:
     injector = Injector(world, fragile=False, tell=told.append)
     leader = world.zookeeper.sync.leader
     other = next(name for name in world.machines if name != leader)
-    injector.begin([Fault(3_000.0, kind, leader, other, 5_000.0)])
+    injector.begin([Fault(3_000.0, kind, leader, other, 5_000.0, fuse=3 if kind is Kind.TEAR else 0)])
     world.kernel.run(12_000.0)
     assert [fault.kind for fault in injector.done] == [kind]
     assert told
+    assert world.counts["torn"] == (kind is Kind.TEAR)
     injector.heal_all()
     to_rest(world, 13_000.0)
+
+
+def test_a_process_is_killed_between_two_instructions_of_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(SETUP, seed=2)
+    world.kernel.run(3_000.0)
+    process = world.process("node-2")
+    assert process is not None
+    monkeypatch.setattr(NodeProtocol, "handle", lambda *_: [Report("one"), Report("two"), Report("three")])
+    process.fuse, before = 3, len(world.zookeeper.history)
+    for _ in range(3):
+        process.post(Tick())
+    told = [sentence for _, sentence in world.zookeeper.history[before:]]
+    assert told == [f"node-2: {word}" for word in ("one", "two", "three", "one")], "two places, and one more"
+    assert not process.alive and world.counts["torn"] == 1
 
 
 @pytest.mark.parametrize("ha", list(Ha))

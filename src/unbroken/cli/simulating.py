@@ -42,6 +42,12 @@ def simulate() -> None:
     show_default=True,
     help="Events of a run after which a node checks all its invariants; 0: only when the whole is looked at.",
 )
+@click.option(
+    "--torn",
+    type=click.IntRange(min=0),
+    help="How many nodes are killed in each run between two effects of one event; unless given, one in a quarter of"
+    " the runs.",
+)
 @click.option("--jobs", default=1, show_default=True, help="How many flows are run at a time, each in a process.")
 @click.option(
     "--story/--no-story", default=True, help="Run what fails again, and tell what happened to the units concerned."
@@ -54,6 +60,7 @@ def simulate_faults(
     mean_s: float,
     most_nodes: int,
     check_every: int,
+    torn: int | None,
     jobs: int,
     story: bool,
     as_json: bool,
@@ -62,7 +69,7 @@ def simulate_faults(
     from unbroken.cli.waiting import Waiting
     from unbroken.sim.campaign import Options, Outcome, run_campaign, sentence, summary
 
-    options = Options(length_s, mean_s, most_nodes, check_every)
+    options = Options(length_s, mean_s, most_nodes, check_every, torn)
     outcomes: list[Outcome] = []
     waiting = Waiting(f"{seeds} flows are run")
 

@@ -135,7 +135,7 @@ class Hosting:
         sinks, topology = self._node.flow.sinks, self._node.programs.topology
         outputs = topology.outputs(replica.shard)
         for name, sink in sinks.items():
-            # One that is never handed anything tentative leaves no trace of it.
+            # One that is never handed anything tentative need not keep account of it.
             sink.connector.tentative = name in topology.tentative_sinks
         found = [(stream, sinks[stream.consumer.part].connector) for stream in outputs if stream.consumer.part in sinks]
         return [(stream, connector) for stream, connector in found if not connector.client]

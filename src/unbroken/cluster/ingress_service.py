@@ -72,8 +72,10 @@ class IngressService:
             self._log.base,
             self._log.read_waiting(),
         )
+        self._found = self._log.base.index
         for entry in self._log.read():
             self.feeder.persisted(entry)
+            self._found = entry.index
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(JOB_LIMIT)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="ingress", daemon=True)
@@ -220,6 +222,7 @@ class IngressService:
             verdict = "new" if batch.sign else ledger.accept(batch.producer, batch.sequence)
             future = self._pending.pop((batch.source, batch.producer, batch.sequence), None)
         if verdict != "duplicate":
-            self.feeder.take_push(entry)
+            # What was in the log before this service began did not come just now.
+            self.feeder.take_push(entry, int(self._clock() * 1000) if entry.index > self._found else None)
         if future is not None and not future.done():
             future.set_result(None)

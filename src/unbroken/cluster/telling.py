@@ -61,13 +61,17 @@ class Events(Teller):
         self._event("report", time_ms, node=node, sentence=sentence)
 
     def rows(self, sink: ConsoleSink, result: Result) -> None:
+        """Tentative rows cover the pulses after ``since`` up to ``pulse``; stable ones of these replace them."""
         header = result.header
+        covers = {"correction": result.correction} if header.stable else {"since": header.since}
         self._event(
             "rows",
             int(time.time() * 1000),
             stream=str(header.stream),
             unit=header.number,
             stable=header.stable,
+            pulse=header.pulse,
+            **covers,
             rows=result.table.to_pylist(),
         )
 

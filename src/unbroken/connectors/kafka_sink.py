@@ -34,6 +34,9 @@ those that it covers."""
 CORRECTS_HEADER = "unbroken-corrects"
 """``true`` for a stable message of pulses for which tentative ones were written before."""
 
+VOID_KEY = "unbroken"
+"""How the key of a message begins that only says that tentative ones are void; ``<segment>.<shard>`` follows."""
+
 LEDGER_SUFFIX = ".ledger"
 
 TIMEOUT = "transaction.timeout.ms"
@@ -110,6 +113,9 @@ class KafkaSink(SinkConnector):
         self.idempotent = exactly_once
         self.unit_header = unit_header
         self.tentative = tentative
+        # What was asked for. ``tentative`` becomes false where the flow has nothing tentative for this sink; messages
+        # then say that they are stable all the same.
+        self.status_headers = tentative
         self.options: Options = dict(options or {})
         self.rows = RowFormat(topic, format, (key,) if isinstance(key, str) else tuple(key), topic_column, headers)
 
@@ -165,7 +171,8 @@ class KafkaSinkWriter(SinkWriter):
     """Hands the units of each stream to its `Lane`; connects with the first unit that has rows.
 
     A unit without rows leaves no trace: delivering it again changes nothing either. Only where there are tentative ones
-    the ledger has to know of it.
+    the ledger has to know of it; and one that corrects some is a message without a value, which says that these are
+    void.
     """
 
     def __init__(self, sink: KafkaSink, at: Callable[[str], None] = lambda _: None) -> None:
@@ -187,7 +194,10 @@ class KafkaSinkWriter(SinkWriter):
             self._lanes[stream] = self._lane(stream, header.stream.producer.index)
 
         def rows(corrects: bool) -> Iterable[Message]:
-            return self._sink.rows.messages(table, self._headers(header, corrects))
+            headers = self._headers(header, corrects)
+            if corrects and not table.num_rows:
+                return self._void(header, headers)
+            return self._sink.rows.messages(table, headers)
 
         return self._lanes[stream].deliver(header, rows)
 
@@ -197,12 +207,22 @@ class KafkaSinkWriter(SinkWriter):
         part = segment_of(producer.part) if header.stable else fork_of(segment_of(producer.part))
         told = {
             UNIT_HEADER: f"{part}.{producer.index}/{header.number}" if self._sink.unit_header else "",
-            STATUS_HEADER: status if self._sink.tentative else "",
-            PULSE_HEADER: str(header.pulse) if self._sink.tentative else "",
+            STATUS_HEADER: status if self._sink.status_headers else "",
+            PULSE_HEADER: str(header.pulse) if self._sink.status_headers else "",
             SINCE_HEADER: "" if header.stable else str(header.since),
             CORRECTS_HEADER: "true" if corrects else "",
         }
         return [(name, value.encode()) for name, value in told.items() if value]
+
+    def _void(self, header: UnitHeader, headers: Headers) -> list[Message]:
+        """What is written of a unit without rows that takes the place of tentative ones: there is nothing instead.
+
+        It needs a key, since a compacted topic takes no message without one. Where every row names its topic, there is
+        none to write it to.
+        """
+        producer, topic = header.stream.producer, self._sink.topic
+        key = f"{VOID_KEY}/{segment_of(producer.part)}.{producer.index}"
+        return [] if topic is None else [Message(topic, None, key.encode(), headers)]
 
     def close(self) -> None:
         while self._lanes:

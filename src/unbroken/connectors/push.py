@@ -11,6 +11,7 @@ import math
 import struct
 import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -168,7 +169,8 @@ class PushReader(SourceReader):
     batches before memory runs out.
 
     Where a heartbeat is asked for, the source is reachable if every producer that this reader has heard of, and that
-    has not left, was heard within that time: by rows that are logged, or by a sign of life.
+    has not left, was heard within that time: by rows that are logged, or by a sign of life. A producer that the log
+    knows of is waited for from the beginning (`expect`).
     """
 
     def __init__(self, source: Push) -> None:
@@ -182,12 +184,25 @@ class PushReader(SourceReader):
         self._hearing = threading.Lock()
         self.buffered_bytes = 0
 
-    def take(self, index: int, batch: PushBatch) -> None:
-        """The entry ``index`` of the log is committed and holds ``batch``."""
+    @property
+    def heeds(self) -> bool:
+        """Whether producers are waited for."""
+        return self._heartbeat_ms is not None
+
+    def expect(self, producers: Iterable[str], heard_ms: int) -> None:
+        """These producers, and no others, have not left; they were heard at this time, or before it."""
+        if self.heeds:
+            with self._hearing:
+                self._heard = dict.fromkeys(producers, float(heard_ms))
+
+    def take(self, index: int, batch: PushBatch, came_ms: int | None = None) -> None:
+        """The entry ``index`` of the log is committed and holds ``batch``, which came at about ``came_ms``.
+
+        None: its producer counts as heard at the next poll, which takes the rows.
+        """
         require(index > self._last, f"push entry {index} after {self._last}")
         self._last = index
-        # When the rows came is not in the log. They count as heard at the next poll, which takes them.
-        self.hear(batch, None)
+        self.hear(batch, came_ms)
         if index > self._forgotten and not batch.sign:
             self._batches.append((index, batch))
             self.buffered_bytes += len(batch.rows)
@@ -198,8 +213,13 @@ class PushReader(SourceReader):
             return
         with self._hearing:
             before = self._heard.pop(batch.producer, None)
-            left = batch.sign == "leaving" or (batch.sign == "alive" and before == LEFT)
-            self._heard[batch.producer] = LEFT if left else now_ms
+            at: float | None = now_ms
+            if batch.sign == "leaving" or (batch.sign == "alive" and before == LEFT):
+                at = LEFT
+            elif at is not None and before is not None and before != LEFT:
+                # Entries that are taken again after a restart are older than signs of life that come meanwhile.
+                at = max(at, before)
+            self._heard[batch.producer] = at
             if len(self._heard) > MOST_HEARD:
                 del self._heard[next(iter(self._heard))]
 

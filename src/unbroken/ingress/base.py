@@ -22,7 +22,8 @@ class IngressBase:
     ``index`` is the entry of the pulse, ``positions`` where it ends in every source. A push that was logged before the
     pulse but is cut by a later one is in ``waiting``, by source, with the index of its entry: those entries are still
     needed, although they come before the base. ``ledgers`` (`PushLedger.to_json` by source), ``rows`` and ``bad_rows``
-    cover everything up to ``index``.
+    cover everything up to ``index``. So do ``producers``, by source that asks for heartbeats: those that have pushed
+    and not taken leave. A base that was written without them has none.
 
     Where units are buckets of event time, ``lanes`` has by source how far that had come with the pulse
     (`BucketState.to_json`). Rows that waited for their bucket to close are not part of it: the units they are in are
@@ -40,6 +41,7 @@ class IngressBase:
     finished: bool = False
     generation: int = 1
     lanes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    producers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def units(self) -> dict[str, int]:
@@ -68,6 +70,7 @@ class IngressBase:
             "finished": self.finished,
             "generation": self.generation,
             "lanes": {source: dict(state) for source, state in self.lanes.items()},
+            "producers": {source: list(names) for source, names in self.producers.items()},
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -87,6 +90,7 @@ class IngressBase:
             bool(value["finished"]),
             int(value["generation"]),
             dict(value.get("lanes", {})),
+            {source: tuple(map(str, names)) for source, names in value.get("producers", {}).items()},
         )
 
     def write(self, directory: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from unbroken.connectors.base import Cut, Rows, SourceReader
 from unbroken.connectors.deadletter import DeadLetters
-from unbroken.connectors.push import PushBatch, PushReader
+from unbroken.connectors.push import MOST_HEARD, PushBatch, PushReader
 from unbroken.connectors.push_ledger import PushLedger
 from unbroken.digest import arrow_digest
 from unbroken.flow import Dataflow
@@ -64,12 +64,13 @@ class Produced:
 
 @dataclass(frozen=True)
 class _Taken:
-    """A pushed batch that counts: its place in the log, and what the ledger is to know of it."""
+    """A pushed batch that counts, or a leave: its place in the log, and what the ledger is to know of it."""
 
     index: int
     source: str
     producer: str
     sequence: int
+    leaves: bool = False
 
 
 class Feeder:
@@ -88,6 +89,7 @@ class Feeder:
     - ``_produced`` are the pulses that a base may still be asked for; the bound on pulses in flight bounds them.
     - ``_ledgers`` are as of the last base; ``_taken`` are the batches after it, ``_waiting`` those before it that are
       cut by a later pulse.
+    - ``_producers`` are as of the last base, too: those that have pushed and not left, who was heard last at the end.
     """
 
     def __init__(
@@ -124,6 +126,11 @@ class Feeder:
         for entry in waiting:
             self.take_push(entry)
         self._waiting, self._taken = list(self._taken), deque()
+        heeding = {name: reader for name, reader in self.push_readers().items() if reader.heeds}
+        self._producers = {name: dict.fromkeys(base.producers.get(name, ())) for name in heeding}
+        for name in heeding.keys() & base.producers.keys():
+            # They were heard by then, not just now: one that has failed is not back because this node has restarted.
+            heeding[name].expect(base.producers[name], base.last_cut_ms)
 
     def ledgers(self) -> dict[str, PushLedger]:
         """The push ledgers as of the base this feeder started from: entries after it are to be accepted by them."""
@@ -166,15 +173,23 @@ class Feeder:
         """What else the record says of the sources."""
         return {}
 
-    def take_push(self, entry: Entry) -> PushBatch:
-        """Rows pushed to a source became part of the log, and are no duplicate."""
+    def take_push(self, entry: Entry, now_ms: int | None = None) -> PushBatch:
+        """Rows pushed to a source became part of the log, and are no duplicate.
+
+        ``now_ms`` is given for those that have come just now. When others came is told by the pulses around them, so
+        that one who was heard last before a restart is not taken for one who is there.
+        """
         batch = PushBatch.from_bytes(entry.body)
         reader = self._readers.get(batch.source)
         if isinstance(reader, PushReader):
-            reader.take(entry.index, batch)
-        if isinstance(reader, PushReader) and not batch.sign:
-            self._taken.append(_Taken(entry.index, batch.source, batch.producer, batch.sequence))
+            reader.take(entry.index, batch, self._came_ms(entry) if now_ms is None else now_ms)
+            leaves = batch.sign == "leaving"
+            self._taken.append(_Taken(entry.index, batch.source, batch.producer, batch.sequence, leaves))
         return batch
+
+    def _came_ms(self, entry: Entry) -> int:
+        """When an entry came, by the cut that follows it in the log; if none does, by the last one before it."""
+        return next((mark.cut_ms for mark in self._marks if mark.index > entry.index), self._marks[-1].cut_ms)
 
     def produce(self, entry: Entry) -> tuple[UnitHeader, ...]:
         """Write the units of a committed pulse."""
@@ -239,8 +254,10 @@ class Feeder:
     def _base(self, done: Produced) -> IngressBase:
         while self._taken and self._taken[0].index <= done.mark.index:
             batch = self._taken.popleft()
-            self._ledgers[batch.source].accept(batch.producer, batch.sequence)
-            self._waiting.append(batch)
+            self._heed(batch)
+            if not batch.leaves:
+                self._ledgers[batch.source].accept(batch.producer, batch.sequence)
+                self._waiting.append(batch)
         self._waiting = [batch for batch in self._waiting if batch.index > done.mark.positions[batch.source]]
         waiting = {name: tuple(b.index for b in self._waiting if b.source == name) for name in self._ledgers}
         return IngressBase(
@@ -255,7 +272,18 @@ class Feeder:
             done.final,
             done.mark.generation,
             {name: state.to_json() for name, state in done.lanes.items()},
+            {name: tuple(producers) for name, producers in self._producers.items()},
         )
+
+    def _heed(self, batch: _Taken) -> None:
+        producers = self._producers.get(batch.source)
+        if producers is None:
+            return
+        producers.pop(batch.producer, None)
+        if not batch.leaves:
+            producers[batch.producer] = None
+        if len(producers) > MOST_HEARD:
+            del producers[next(iter(producers))]
 
     def close(self) -> None:
         for reader in self._readers.values():

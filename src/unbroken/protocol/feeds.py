@@ -27,6 +27,8 @@ class Feed:
     Invariant: with single delivery there is at most one subscription.
 
     ``led``: the producer is ordered by a leader, so that its units are not numbered by pulses.
+
+    ``silent`` are the producers that were turned away from because nothing came, until something does.
     """
 
     single: bool
@@ -37,6 +39,7 @@ class Feed:
     lapsed: frozenset[NodeId] = frozenset()
     starving_since: float | None = None
     factor: int = 1
+    silent: frozenset[NodeId] = frozenset()
 
     def update(self, producers: Sequence[NodeId]) -> tuple[list[NodeId], list[NodeId]]:
         """Given the producers that can be reached, the best first: whom to subscribe to, and whom to leave."""
@@ -64,6 +67,7 @@ class Feed:
         """A unit has come."""
         self.starving_since = None
         self.factor = 1
+        self.silent = frozenset()
 
     def content(self) -> None:
         """The consumer does not wait for this stream."""
@@ -84,7 +88,14 @@ class Feed:
     def turn_away(self) -> list[NodeId]:
         """Give up the present producer; ``update`` then chooses the next one. Who has to be told."""
         left, self.subscribed = self.subscribed, frozenset()
+        self.silent |= left
         self.turn += 1
+        return sorted(left)
+
+    def turn_to(self, place: int) -> list[NodeId]:
+        """Give up the present producer for the one at this place of what ``update`` is given. Who has to be told."""
+        left, self.subscribed = self.subscribed, frozenset()
+        self.turn, self.starving_since = place, None
         return sorted(left)
 
     def next_turn_ms(self) -> float | None:

@@ -63,10 +63,14 @@ class Fork(SegmentReplica):
         """The pulse up to which input is taken, or about to be."""
         return self.fork_cuts.done
 
+    def has(self, stream: StreamId) -> int:
+        """The pulse up to which nothing more is taken over of an input."""
+        return max(self.inboxes[stream].reach, self.done)
+
     def feed(self, stream: StreamId, header: UnitHeader, kept_as: tuple[StreamId, int]) -> list[FeedFork]:
         """Take over a unit that ``home`` has, if it reaches beyond what is here."""
         inbox = self.inboxes[stream]
-        if header.pulse <= max(inbox.reach, self.done):
+        if header.pulse <= self.has(stream):
             return []
         number = inbox.available + 1
         if inbox.arrive(replace(header, stream=stream, number=number)) is not Arrival.ACCEPTED:

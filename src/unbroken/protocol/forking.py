@@ -26,7 +26,7 @@ from unbroken.protocol.pausing import Rest, rest_of
 from unbroken.protocol.reconciling import Reconciling
 from unbroken.protocol.replica import SegmentReplica
 from unbroken.protocol.showing import Showing
-from unbroken.protocol.tentative import Results, TentativeInbox
+from unbroken.protocol.tentative import Results, TentativeInbox, beyond
 from unbroken.protocol.watch import Watch
 
 if TYPE_CHECKING:
@@ -128,13 +128,18 @@ class Forking:
                 inbox.lost(node)
 
     def _feed(self, watch: Watch, fork: Fork, streams: Iterable[StreamId]) -> list[Instruction]:
-        """Give a fork what its replica has: stable units as far as they go, tentative ones beyond them."""
+        """Give a fork what its replica has: stable units as far as they go, tentative ones beyond them.
+
+        Pulses rise with numbers in both. So what it has is passed over: in a long failure that is nearly all of it.
+        """
         out: list[Instruction] = []
         for stream in streams:
             stable = watch.replica.inboxes[stream]
-            for number in range(stable.consumed + 1, stable.available + 1):
+            for number in beyond(range(stable.consumed + 1, stable.available + 1), stable.headers, fork.has(stream)):
                 out += fork.feed(stream, stable.headers[number], (stream, number))
-            for number, header in sorted(watch.inputs[stream].units.items()):
+            tentative = watch.inputs[stream]
+            for number in beyond(tentative.numbers, tentative.units, fork.has(stream)):
+                header = tentative.units[number]
                 out += fork.feed(stream, header, (header.stream, number))
         return [*out, *fork.answers(watch.seen_ms)]
 

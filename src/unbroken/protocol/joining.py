@@ -214,9 +214,10 @@ class Joining:
         if replica.shard == INGRESS:
             return self._pin_ingress(replica, event)
         boxes = self.node.outboxes.of(replica)
+        here = self.node.replicas[replica]
         # A version may be committed before the node has heard of its units.
-        version = min([self.node.replicas[replica].committed, *(box.last for box in boxes)])
-        if version < event.least or not self._has_taken(self.node.replicas[replica], version, event.needs):
+        version = min([here.committed, *(box.last for box in boxes)])
+        if version < max(event.least, here.whole) or not self._has_taken(here, version, event.needs):
             if now_ms >= until_ms:
                 return [RefusePin(event.ticket, f"{replica} is at version {version}, which is too early")]
             self.asked.append((event, until_ms))

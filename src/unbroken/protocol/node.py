@@ -359,8 +359,8 @@ class NodeProtocol:
             if replica.stopped is not None:
                 return []
             self.forking.reconciling.processed(event)
-            time_ms = self._time_of(event) if replica.alone(event.number) else None
-            self.upstream.produced(event, time_ms)
+            if event.replica in self.upstream.causes:
+                self.upstream.produced(event, self._time_of(event) if replica.alone(event.number) else None)
             replica.produced = max(replica.produced, event.number)
             replica.pulse = max([replica.pulse, *(header.pulse for header in event.headers)])
             if any(header.final for header in event.headers):

@@ -75,13 +75,14 @@ class Outbox:
     valid: int = 0
     absent: dict[str, int] = field(default_factory=dict)
     names: dict[str, ReplicaId] = field(init=False)
+    last: int = field(init=False)
+    bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
+        # Both follow from the units. They are kept because they are asked for several times with every unit.
+        self.last = self.base + len(self.headers)
+        self.bytes = sum(header.size for header in self.headers.values())
         self.count(self.counted)
-
-    @property
-    def last(self) -> int:
-        return self.base + len(self.headers)
 
     def add(self, header: UnitHeader) -> bool:
         """Take a produced unit; False if it was known already (a micro-batch that ran again)."""
@@ -93,6 +94,8 @@ class Outbox:
         if header.number != last + 1:
             broken(f"{self.stream}: unit {header.number} after {last}")
         self.headers[header.number] = header
+        self.last = header.number
+        self.bytes += header.size
         return True
 
     def skip(self, number: int) -> None:
@@ -100,7 +103,7 @@ class Outbox:
         if number <= self.last:
             return
         require(number == self.last + 1 and not self.headers, f"{self.stream}: unit {number} skipped after {self.last}")
-        self.base = number
+        self.base = self.last = number
         self.acked = {replica: max(acked, number) for replica, acked in self.acked.items()}
 
     def subscribe(self, subscriber: str, after: int) -> bool:
@@ -178,6 +181,8 @@ class Outbox:
 
         When all of them are slow nobody is overdue: then the sources have to wait.
         """
+        if len(self.headers) <= units and self.bytes <= size:
+            return []  # whoever is behind, no more than this is kept for it
         acks = {replica: acked for replica, acked in self.acked.items() if replica.index != SNAPSHOT}
         # Acknowledgements may run ahead of this producer, which then keeps nothing for those that are behind.
         front = min(self.last, max(acks.values(), default=0))
@@ -224,7 +229,7 @@ class Outbox:
             return []
         dropped = list(range(self.base + 1, limit + 1))
         for number in dropped:
-            del self.headers[number]
+            self.bytes -= self.headers.pop(number).size
         self.base += len(dropped)
         return dropped
 
@@ -232,6 +237,7 @@ class Outbox:
         numbers = list(self.headers)
         dense = numbers == list(range(self.base + 1, self.last + 1))
         require(dense, f"{self.stream}: outbox has a hole")
+        require(self.bytes == sum(header.size for header in self.headers.values()), f"{self.stream}: bytes are wrong")
         require(set(self.acked) == self.counted, f"{self.stream}: claims are not those of the layout")
         robbed = [str(replica) for replica, acked in self.acked.items() if acked < self.base]
         require(not robbed, f"{self.stream}: unit {self.base} dropped before {robbed} acknowledged it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from unbroken.errors import require
+from unbroken.errors import broken, require
 from unbroken.protocol.cuts import Cut, ForkCuts, Gate, LeaderCuts, PulseCuts, Reach
 from unbroken.protocol.events import GateAsked
 from unbroken.protocol.feeds import Feed
@@ -45,13 +45,15 @@ class SegmentReplica:
 
     ``released`` are the cuts that Spark was given and has not committed. ``pulse`` is the last one that is complete in
     what was produced: the pulses that a flow has in flight are counted by it. ``final`` is the last unit that will ever
-    be produced, once it has been. While ``resting``, its query is ended and will be started again.
+    be produced, once it has been. While ``resting``, its query is ended and will be started again. A state that is
+    built again from recent input is ``whole`` from that version on; one before it is no state for anybody else.
     """
 
     replica: ReplicaId
     feeds: Mapping[StreamId, Feed]
     led: bool = False
     committed: int = 0
+    whole: int = 0
     acknowledged: int = 0
     produced: int = 0
     stopped: str | None = None
@@ -92,6 +94,7 @@ class SegmentReplica:
             for stream, reach in reaches.items()
         }
         out = cls(replica, feeds, led, committed=state.committed, produced=state.committed, inboxes=inboxes)
+        out.whole = state.valid
         out.pulse = out.completed(reaches, state.committed)
         out.final = state.committed if all(reach.final for reach in state.taken.values()) and state.taken else None
         out.cuts.joined = state.valid - ALONE if foldable else 0
@@ -168,7 +171,8 @@ class SegmentReplica:
         if through <= self.committed:
             return []
         cut = self.released.get(through) or noted
-        require(bool(cut) or self.plain, f"{self.replica}: nobody knows the cut of micro-batch {through}")
+        if not cut and not self.plain:
+            broken(f"{self.replica}: nobody knows the cut of micro-batch {through}")
         self.committed = through
         self.released = {number: later for number, later in self.released.items() if number > through}
         out: list[DropInbox] = []
@@ -187,6 +191,7 @@ class SegmentReplica:
                 if header.number > base:
                     again.arrive(header)
             self.inboxes[stream] = again
+        self.whole = max(self.whole, self.committed)
         self.committed = base
         self.released = {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unbroken.protocol.consistency import Consistency
 from unbroken.protocol.feeds import Feed
 from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
 from unbroken.protocol.instructions import Instruction, Send, StopReplica
@@ -14,6 +15,8 @@ from unbroken.protocol.replica import SegmentReplica
 
 if TYPE_CHECKING:
     from unbroken.protocol.node import NodeProtocol
+
+UNSTABLE = (Consistency.UP_FAILURE, Consistency.STABILIZATION)
 
 
 @dataclass
@@ -100,23 +103,46 @@ class Subscriptions:
         return self.update_all()
 
     def turn(self, replica: SegmentReplica, now_ms: float) -> list[Instruction]:
-        """Turn away from producers that keep a replica waiting for too long.
-
-        With a single one in reach this is to ask it once more.
+        """Turn away from producers that keep a replica waiting for too long, which with a single one in reach is to ask
+        it once more; and at once from one that lacks input to one that does not.
         """
         if not self.node.settings.single_delivery:
             return []
         out: list[Instruction] = []
         unfed = replica.unfed() if replica.asked and replica.stopped is None else []
         for stream, feed in replica.feeds.items():
-            if stream not in unfed:
+            better = self._better(stream, feed, replica)
+            if better is not None:
+                out += self._leave(replica, stream, feed.turn_to(better))
+            elif stream not in unfed:
                 feed.content()
             elif feed.starve(now_ms):
-                left = feed.turn_away()
-                name = str(replica.replica)
-                out += [Send(node, Unsubscribe(stream, name)) for node in left if node in self.node.links]
-                out += self.update(replica)
+                out += self._leave(replica, stream, feed.turn_away())
         return out
+
+    def _leave(self, replica: SegmentReplica, stream: StreamId, left: list[NodeId]) -> list[Instruction]:
+        """Tell those who were given up, and ask others in their place."""
+        name = str(replica.replica)
+        out: list[Instruction] = [Send(node, Unsubscribe(stream, name)) for node in left if node in self.node.links]
+        return [*out, *self.update(replica)]
+
+    def _better(self, stream: StreamId, feed: Feed, replica: SegmentReplica) -> int | None:
+        """Where among the producers one is whose results are known to be stable, if those of the present one are known
+        not to be. One that had nothing to send does not count: it may lack the same, and not have noticed yet."""
+        if replica.stopped is not None or not any(self._state(stream, node) in UNSTABLE for node in feed.subscribed):
+            return None
+        nodes = enumerate(self._preferred(stream, replica.replica))
+        others = ((place, node) for place, node in nodes if node not in feed.silent)
+        return next((place for place, node in others if self._state(stream, node) is Consistency.STABLE), None)
+
+    def _state(self, stream: StreamId, node: NodeId) -> Consistency | None:
+        """How the results of a producer stand, as far as that is known."""
+        shard = self.node.topology.host_shard(stream.producer)
+        replica = self.node.layout.working_nodes_of(shard).get(node)
+        watch = None if replica is None else self.node.forking.watches.get(replica)
+        if watch is not None:
+            return watch.state
+        return None if replica is None else self.node.forking.reconciling.siblings.get(replica)
 
     # --- what cannot be had ---------------------------------------------------------------------------
 

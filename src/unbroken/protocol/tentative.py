@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from unbroken.errors import require
@@ -11,6 +12,11 @@ from unbroken.protocol.units import UnitHeader
 
 KEPT_UNITS = 1_000
 """Tentative units that a fork keeps for those who ask later; older ones have been overtaken by time anyway."""
+
+
+def beyond(numbers: range, units: Mapping[int, UnitHeader], pulse: int) -> range:
+    """The numbers of units, whose pulses do not fall, from the first one that reaches beyond a pulse on."""
+    return numbers[bisect_right(numbers, pulse, key=lambda number: units[number].pulse) :]
 
 
 @dataclass
@@ -24,7 +30,7 @@ class TentativeInbox:
     ``through`` is the highest pulse that was taken, ``units`` are those that a fork may need, by the number they are
     kept under.
 
-    Invariant: the pulses of ``units`` rise with their numbers.
+    Invariant: ``units`` are the last ones that were taken, without a hole, and their pulses rise with their numbers.
     """
 
     stream: StreamId
@@ -50,6 +56,10 @@ class TentativeInbox:
         self.units[self.count] = header
         return self.count
 
+    @property
+    def numbers(self) -> range:
+        return range(self.count - len(self.units) + 1, self.count + 1)
+
     def lost(self, sender: NodeId) -> None:
         """Nothing will come from this producer: the next one may be listened to at once."""
         if sender == self.sender:
@@ -57,12 +67,14 @@ class TentativeInbox:
 
     def overtaken(self, stable: int) -> tuple[int, ...]:
         """Stable units up to a pulse are part of the state; the numbers that are not needed any more."""
-        done = tuple(number for number, header in self.units.items() if header.pulse <= stable)
+        numbers = self.numbers
+        done = tuple(numbers[: len(numbers) - len(beyond(numbers, self.units, stable))])
         for number in done:
             del self.units[number]
         return done
 
     def check(self) -> None:
+        require([*self.units] == [*self.numbers], f"tentative units of {self.stream} have a hole")
         pulses = [header.pulse for _, header in sorted(self.units.items())]
         require(pulses == sorted(set(pulses)), f"tentative units of {self.stream} overlap: {pulses}")
         require(not pulses or pulses[-1] <= self.through, f"{self.stream}: a tentative unit was not counted")

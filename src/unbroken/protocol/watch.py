@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
+from unbroken.errors import require
 from unbroken.protocol.consistency import Availability, Consistency, Policy, Reconcile
 from unbroken.protocol.fork import Fork
 from unbroken.protocol.ids import StreamId
@@ -35,13 +39,13 @@ class Watch:
     """One replica whose input may be missing for too long.
 
     ``came`` is when the first piece of a pulse came, in the order in which they did, for pulses that are not
-    ``processed``; ``newest`` is the highest of them. Nothing is late before the replica is ``warm``: it has
-    processed so many units, or has had so much time. ``usual_ms`` is how long input is missing when nothing is wrong;
-    ``warned`` says that all replicas of a producer lack input themselves. With ``standing``, a fork is kept ready while
-    nothing is missing. ``close`` is by how many pulses it may be behind when nothing is wrong. A fork that failed is
-    not tried again before ``not_before_ms``. While ``paused``, the query of the replica itself rests. ``told`` is what
-    others have heard of it. ``returns_from`` is the newest pulse there was when the sources of the flow rested, until
-    the replica has made up for that.
+    ``processed``; ``newest`` is the highest of them, and ``highs`` are those that were the highest when they came.
+    Nothing is late before the replica is ``warm``: it has processed so many units, or has had so much time.
+    ``usual_ms`` is how long input is missing when nothing is wrong; ``warned`` says that all replicas of a producer
+    lack input themselves. With ``standing``, a fork is kept ready while nothing is missing. ``close`` is by how many
+    pulses it may be behind when nothing is wrong. A fork that failed is not tried again before ``not_before_ms``. While
+    ``paused``, the query of the replica itself rests. ``told`` is what others have heard of it. ``returns_from`` is the
+    newest pulse there was when the sources of the flow rested, until the replica has made up for that.
 
     Invariant: a replica is stable unless something tentative was, or could have been, given out that it has not
     replaced.
@@ -59,6 +63,7 @@ class Watch:
     began: int = 0
     warm: bool = False
     came: dict[int, float] = field(default_factory=dict)
+    highs: list[int] = field(default_factory=list)
     newest: int = 0
     usual_ms: float = 0.0
     warned: bool = False
@@ -142,6 +147,8 @@ class Watch:
         for number in range(max(since, pulse - FORGOTTEN) + 1, pulse + 1):
             if number > self.replica.committed:
                 self.came.setdefault(number, now_ms)
+                if not self.highs or number > self.highs[-1]:
+                    self.highs.append(number)
                 self.newest = max(self.newest, number)
 
     def forget(self) -> None:
@@ -149,6 +156,7 @@ class Watch:
         if self.processed != self.replica.committed:
             self.processed = self.replica.committed
             self.came = {pulse: ms for pulse, ms in self.came.items() if pulse > self.processed}
+            self.highs = self.highs[bisect_right(self.highs, self.processed) :]
 
     def rest(self, still: bool, now_ms: float) -> None:
         """While the flow is ``still`` what is missing cannot come, and for what waits for it no time passes.
@@ -167,12 +175,19 @@ class Watch:
         self.came = dict.fromkeys(self.came, now_ms)
 
     def waiting_since(self, pulse: int) -> float | None:
-        """When the first input of pulses after this one came."""
-        return next((ms for number, ms in self.came.items() if number > pulse), None)
+        """When the first input of pulses after this one came.
+
+        That is the first one that is higher, so none that came after a higher one than itself.
+        """
+        place = bisect_right(self.highs, pulse)
+        return self.came[self.highs[place]] if place < len(self.highs) else None
 
     def came_ms(self, since: int, through: int, now_ms: float) -> float:
         """When the first input of these pulses came."""
-        return min((ms for pulse, ms in self.came.items() if since < pulse <= through), default=now_ms)
+        covered = range(since + 1, through + 1)
+        # A micro-batch covers few of the pulses that wait in a long failure.
+        pulses: Iterable[int] = covered if len(covered) < len(self.came) else self.came
+        return min((self.came[pulse] for pulse in pulses if pulse in self.came and pulse in covered), default=now_ms)
 
     def look(self, now_ms: float) -> None:
         """Time has passed."""
@@ -274,6 +289,8 @@ class Watch:
 
     def check(self) -> None:
         self.outbox.check()
+        tops = [*accumulate(self.came, max)]
+        require(self.highs == sorted(set(tops)), f"{self.replica.replica}: it is not known what came first")
         for inbox in self.inputs.values():
             inbox.check()
         if self.fork is not None:

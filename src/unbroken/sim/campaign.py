@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -14,16 +13,12 @@ from multiprocessing import get_context
 from random import Random
 from typing import Any
 
-from unbroken.sim.faults import Injector, make_pauses, make_schedule
+from unbroken.sim.collecting import collecting_seldom
+from unbroken.sim.faults import Injector, make_pauses, make_schedule, make_tears
 from unbroken.sim.flows import MOST_NODES, SMALL, Flow, pick_flow
+from unbroken.sim.resting import advance, failure_of, finish
 from unbroken.sim.story import Story
 from unbroken.sim.world import World
-
-LOOK_MS = 250.0
-"""How often the whole is looked at."""
-
-MOST_EVENTS = 2_000_000
-"""Events between two looks: more means that time does not pass any more."""
 
 EARLY = 0.3
 """How often a source has no more rows before the others, where sources go their own ways."""
@@ -38,12 +33,14 @@ REST_MS = 240_000.0
 @dataclass(frozen=True)
 class Options:
     """What a campaign is like; part of what repeats a run. Faults come ``mean_s`` apart on average in a small flow, and
-    in a large one the more often the more nodes it has."""
+    in a large one the more often the more nodes it has. ``torn`` nodes are killed within an event in every run; None:
+    one in some of the runs."""
 
     length_s: float = 20.0
     mean_s: float = 1.5
     most_nodes: int = MOST_NODES
     check_every: int = 1
+    torn: int | None = None
 
     def command(self, seed: int) -> str:
         """What runs a seed again and tells its story."""
@@ -53,6 +50,7 @@ class Options:
         words += [] if self.mean_s == default.mean_s else [f"--mean {self.mean_s:g}"]
         words += [] if self.most_nodes == default.most_nodes else [f"--nodes {self.most_nodes}"]
         words += [] if self.check_every == default.check_every else [f"--check-every {self.check_every}"]
+        words += [] if self.torn == default.torn else [f"--torn {self.torn}"]
         return " ".join(words)
 
 
@@ -97,19 +95,21 @@ class Run:
     story: Story | None = None
     flow: Flow = field(init=False)
     world: World = field(init=False)
+    injector: Injector = field(init=False)
 
     def __post_init__(self) -> None:
         self.flow = flow_of(self.seed, self.options)
         self.world = World(self.flow.setup, self.seed, self.story)
+        self.injector = Injector(self.world, self.flow.fragile, self._tell)
 
     def outcome(self) -> Outcome:
         """Run it to its end, or to the first thing that is wrong."""
         began, world, failure = time.process_time(), self.world, None
         try:
-            self._run()
+            with collecting_seldom():
+                self._run()
         except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            failure = f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})"
+            failure = failure_of(error)
         counts = {
             "events": world.kernel.events,
             "handled": world.count,
@@ -118,6 +118,7 @@ class Run:
             "copies": world.transfers.copies,
             "layouts": world.zookeeper.layout.version,
             "repeated": world.sink.repeated,
+            "skipped": self.injector.skipped,
             **world.counts,
         }
         story = (
@@ -128,33 +129,19 @@ class Run:
         return Outcome(self.seed, str(self.flow), failure, world.kernel.digest(), took, simulated, counts, gap, story)
 
     def _run(self) -> None:
-        world, length_ms = self.world, self.options.length_s * 1000
-        injector = Injector(world, self.flow.fragile, self._tell)
+        world, injector, length_ms = self.world, self.injector, self.options.length_s * 1000
         random = world.kernel.random("faults")
         mean_ms = self.options.mean_s * 1000 * min(1.0, SMALL / len(world.machines))
         injector.begin(make_schedule(random, list(world.machines), length_ms, mean_ms))
         injector.begin(make_pauses(world.kernel.random("pauses"), list(world.machines), length_ms))
+        injector.begin(make_tears(world.kernel.random("tears"), list(world.machines), length_ms, self.options.torn))
         if world.topology.bucketed and random.random() < EARLY:
             world.sources.ends[random.choice(world.topology.sources)] = random.uniform(0, length_ms)
-        self._advance(length_ms)
+        advance(world, length_ms)
         injector.heal_all()
         self._tell("no more faults")
         world.sources.end_ms = length_ms + min(AFTER_MS, length_ms)
-        deadline = length_ms + REST_MS
-        while (reason := world.at_rest()) is not None:
-            if world.kernel.now_ms >= deadline:
-                stuck = world.stuck()
-                told = reason if stuck is None else f"{reason}; the first that is behind: {stuck}"
-                raise AssertionError(f"not at rest {REST_MS / 1000:g} s after the last fault: {told}")
-            self._advance(world.kernel.now_ms + LOOK_MS)
-        world.check()
-        world.check_result()
-
-    def _advance(self, until_ms: float) -> None:
-        world = self.world
-        while world.kernel.now_ms < until_ms:
-            world.kernel.run(min(until_ms, world.kernel.now_ms + LOOK_MS), MOST_EVENTS)
-            world.check()
+        finish(world, REST_MS)
 
     def _tell(self, text: str) -> None:
         if self.story is not None:
@@ -214,8 +201,9 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
 def sentence(found: Mapping[str, Any]) -> str:
     """A summary in one line."""
     faults = sum(number for name, number in found.items() if name.startswith("fault "))
+    left_out = f" ({found.get('skipped', 0)} more left out)"
     failed = f"{len(found['failed'])} failed" if found["failed"] else "all passed"
-    happened = ("delivered", "copies", "layouts", "forks", "tentative", "folded")
+    happened = ("delivered", "copies", "layouts", "forks", "tentative", "folded", "restored", "torn")
     counts = ", ".join(f"{name} {found.get(name, 0)}" for name in happened)
     times = f"{found['simulated_s']:.0f} s simulated in {found['took_s']:.0f} s"
-    return f"{found['seeds']} flows under {faults} faults, {failed}: {counts}; {times}"
+    return f"{found['seeds']} flows under {faults} faults{left_out}, {failed}: {counts}; {times}"

@@ -44,6 +44,7 @@ class Kind(StrEnum):
     SOURCE = "source"
     LOSS = "loss"
     PAUSE = "pause"
+    TEAR = "tear"
 
 
 WEIGHTS = {
@@ -80,6 +81,13 @@ ALONE = frozenset({Kind.WIPE, Kind.LOSS, Kind.STOP, Kind.RENEW})
 PAUSED = 1 / 4
 """Share of the runs in which somebody pauses the flow meanwhile."""
 
+TORN = 1 / 4
+"""Share of the runs in which a node is killed while it carries out what an event has led to."""
+
+LONGEST_FUSE = 7
+"""A fuse is up to two to the power of this many places long, every power as often as any other: most of them are short,
+and some last from one event that asks for much, such as another layout, to the next."""
+
 POSTPONED_MS = 1_000.0
 MOST_POSTPONED = 8
 """How often a fault is put off because the flow could not stand it, before it is left out."""
@@ -87,7 +95,8 @@ MOST_POSTPONED = 8
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is done at ``at_ms``, to one node or between two, for ``length_ms``."""
+    """One thing that is done at ``at_ms``, to one node or between two, for ``length_ms``; after so many places between
+    two instructions of one event, if it is a kill within an event (``fuse``)."""
 
     at_ms: float
     kind: Kind
@@ -95,8 +104,11 @@ class Fault:
     other: NodeId
     length_ms: float
     postponed: int = 0
+    fuse: int = 0
 
     def __str__(self) -> str:
+        if self.fuse:
+            return f"{self.kind} {self.target} at place {self.fuse}, away for {self.length_ms / 1000:.1f} s"
         return f"{self.kind} {self.target} ({self.other}) for {self.length_ms / 1000:.1f} s"
 
 
@@ -121,6 +133,19 @@ def make_pauses(random: Random, names: Sequence[NodeId], length_ms: float) -> li
     return [Fault(random.uniform(0.0, length_ms), Kind.PAUSE, names[0], names[-1], random.uniform(500.0, 6_000.0))]
 
 
+def make_tears(random: Random, names: Sequence[NodeId], length_ms: float, number: int | None = None) -> list[Fault]:
+    """Nodes that are killed within an event: ``number`` of them, or one in some runs. Drawn apart, as pauses are."""
+    if number is None:
+        number = 1 if random.random() < TORN else 0
+    out: list[Fault] = []
+    for _ in range(number):
+        at_ms, fuse = random.uniform(0.0, length_ms), round(2 ** random.uniform(0, LONGEST_FUSE))
+        away_ms = random.choice((random.uniform(50, 1_500), random.uniform(1_000, 10_000)))
+        target, other = random.sample(list(names), 2)
+        out.append(Fault(at_ms, Kind.TEAR, target, other, away_ms, fuse=fuse))
+    return out
+
+
 @dataclass
 class Injector:
     """Does the faults of a schedule to a world, and undoes them.
@@ -133,13 +158,19 @@ class Injector:
     fragile: bool
     tell: Callable[[str], None]
     done: list[Fault] = field(default_factory=list)
-    skipped: int = 0
+    asked: int = 0
     _active: dict[int, tuple[Fault, Callable[[], None]]] = field(default_factory=dict)
     _wounded: bool = False
     _serial: int = 0
     _over: bool = False
 
+    @property
+    def skipped(self) -> int:
+        """How many faults were left out, in the end: those it could not stand, or that there was nothing to do to."""
+        return self.asked - len(self.done)
+
     def begin(self, faults: Sequence[Fault]) -> None:
+        self.asked += len(faults)
         for fault in faults:
             self.world.kernel.at(fault.at_ms, self._strike, fault)
 
@@ -162,13 +193,10 @@ class Injector:
             if fault.postponed < MOST_POSTPONED:
                 again = replace(fault, postponed=fault.postponed + 1)
                 self.world.kernel.after(POSTPONED_MS, self._strike, again)
-            else:
-                self.skipped += 1
             return
         self._wounded = self._wounded or fault.kind in ALONE
         undo = self._do(fault)
         if undo is None:
-            self.skipped += 1
             return
         self.done.append(fault)
         self.world.counts[f"fault {fault.kind}"] += 1
@@ -242,6 +270,8 @@ class Injector:
                 return self._drain(fault)
             case Kind.PAUSE:
                 return self._pause()
+            case Kind.TEAR:
+                return self._tear(fault)
             case _:
                 return self._disturb(fault)
 
@@ -254,6 +284,20 @@ class Injector:
         else:
             world.kill(name, silently=fault.kind is Kind.POWER)
         return lambda: world.boot(name)
+
+    def _tear(self, fault: Fault) -> Callable[[], None] | None:
+        """Light a fuse. If it has not burnt down when the time is over, nothing happens to the process."""
+        world, process = self.world, self.world.process(fault.target)
+        if process is None or process.fuse is not None:
+            return None
+        lit = process
+        lit.fuse = fault.fuse
+
+        def boot() -> None:
+            lit.fuse = None
+            world.boot(fault.target)
+
+        return boot
 
     def _lose_shard(self, fault: Fault) -> Callable[[], None] | None:
         """All replicas of a shard are lost with their disks, if there is a snapshot of it and of whatever else that

@@ -12,6 +12,7 @@ from unbroken.protocol.messages import Message
 from unbroken.protocol.units import UnitHeader
 from unbroken.sim.content import Content
 from unbroken.sim.kernel import Kernel
+from unbroken.sim.pairs import ByPair
 from unbroken.sim.traffic import Traffic
 
 
@@ -91,17 +92,17 @@ class Network:
         self.kernel = kernel
         self.model = model
         self.processes: dict[NodeId, Process] = {}
-        self.connections: dict[tuple[NodeId, NodeId], Connection] = {}
+        self.connections: ByPair[Connection] = ByPair()
         self.traffic: Counter[str] = Counter()
         self.meter: Traffic | None = None
         self.arrivals: Arrivals | None = None
         self.units_delivered = 0
         self.messages_delivered = 0
         self.known: dict[NodeId, dict[NodeId, None]] = {}
-        self._serving: dict[tuple[NodeId, NodeId], Connection] = {}
+        self._serving: ByPair[Connection] = ByPair()
         self._blocked: dict[tuple[NodeId, NodeId], float] = {}
         self._breaks: Counter[tuple[NodeId, NodeId]] = Counter()
-        self._wanted: dict[tuple[NodeId, NodeId], None] = {}
+        self._wanted: ByPair[None] = ByPair()
         self._frozen_ms: dict[NodeId, float] = {}
         self._uplink_ms: dict[tuple[NodeId, NodeId], float] = {}
         self._slow: dict[NodeId, float] = {}
@@ -116,7 +117,7 @@ class Network:
             return
         if self.meter is not None:
             self.meter.sent(message)
-        if (client, server) in self._blocked:
+        if self._blocked and (client, server) in self._blocked:
             connection.held_messages.append(message)
         else:
             self._send_message(connection, client, message)
@@ -126,7 +127,7 @@ class Network:
         connection = self._serving.get((client, server))
         if connection is None or not connection.open_for_server:
             return
-        if (server, client) in self._blocked:
+        if self._blocked and (server, client) in self._blocked:
             connection.held_units.append((header, content))
         else:
             self._send_unit(connection, server, header, content)
@@ -200,14 +201,8 @@ class Network:
 
     def connected(self, name: NodeId) -> set[NodeId]:
         """The nodes that one is connected to at this moment."""
-        return {
-            name,
-            *(
-                server
-                for (client, server), found in self.connections.items()
-                if client == name and found.open_for_client
-            ),
-        }
+        mine = self.connections.of(name).items()
+        return {name, *(server for (client, server), found in mine if client == name and found.open_for_client)}
 
     def hears(self, name: NodeId, other: NodeId) -> bool:
         """Whether a node has had a sign of life from another one lately."""
@@ -271,7 +266,8 @@ class Network:
                 self.kernel.after(after, self._client_notices, connection)
             else:
                 connection.open_for_client = False
-                self.connections.pop(pair, None)
+                if pair in self.connections:
+                    del self.connections[pair]
                 slow = silently or (name, pair[1]) in self._blocked
                 after = self._silence_ms(self.model.slow) if slow else self._delay_ms(name) + self.model.jitter_ms
                 self.kernel.after(after, self._server_notices, connection)
@@ -311,7 +307,7 @@ class Network:
         """The way is free again: what was held flows, and connections that were lost are made again."""
         if self._blocked.pop((sender, receiver), None) is None:
             return
-        for connection in list(self._serving.values()):
+        for connection in self._serving.of(sender).values():
             if (connection.client.name, connection.server.name) == (sender, receiver):
                 messages, connection.held_messages = connection.held_messages, []
                 for message in messages:
@@ -380,13 +376,10 @@ class Network:
             self._server_notices(connection)
 
     def _retry(self, name: NodeId) -> None:
-        for pair in self._wanted:
-            if name in pair and pair not in self.connections:
+        for pair in self._wanted.of(name):
+            if pair not in self.connections:
                 self.kernel.after(self._random.random() * self.model.reconnect_ms, self._connect, pair)
 
     def _of(self, name: NodeId) -> list[Connection]:
-        found = {id(c): c for c in [*self.connections.values(), *self._serving.values()] if self._has(c, name)}
-        return list(found.values())
-
-    def _has(self, connection: Connection, name: NodeId) -> bool:
-        return name in (connection.client.name, connection.server.name)
+        made, serving = self.connections.of(name).values(), self._serving.of(name).values()
+        return list({id(connection): connection for connection in [*made, *serving]}.values())

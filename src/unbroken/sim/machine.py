@@ -39,6 +39,7 @@ from unbroken.protocol.instructions import (
     FollowOrders,
     ForkReplica,
     GiveUp,
+    Instruction,
     Lead,
     NoteOwed,
     PauseReplica,
@@ -111,6 +112,7 @@ class NodeProcess:
         self.queries: dict[ReplicaId, Query] = {}
         self.running = 0
         self.cold = False
+        self.fuse: int | None = None
         self.ingress: Ingress | None = None
         self.deliveries: dict[StreamId, Deliver] = {}
         self.dropped: dict[tuple[ReplicaId, StreamId], int] = {}
@@ -143,7 +145,7 @@ class NodeProcess:
         self._queue.appendleft((Started(), None))
         world.joined(self)
         self.drain()
-        if world.settings.snapshots:
+        if world.settings.snapshots and self.alive:
             world.snapshots.begin(self)
 
     def end(self, *, silently: bool) -> None:
@@ -210,10 +212,16 @@ class NodeProcess:
                 event, payload = queue.popleft()
                 handled += 1
                 world.handled(self.name, event)
-                for step in protocol.handle(event, self.clock_ms()):
+                steps = protocol.handle(event, self.clock_ms())
+                if self.fuse is not None:
+                    steps = self._burn(self.fuse, steps)
+                for step in steps:
                     if world.story is not None:
                         world.story.step(world.kernel.now_ms, self.name, step)
                     self._carry[type(step)](step, payload)
+                if self.fuse == 0:
+                    self._tear(event)
+                    return
                 if world.check_every and not world.count % world.check_every:
                     protocol.check()
                 if handled >= MOST_AT_ONCE:
@@ -221,6 +229,28 @@ class NodeProcess:
         finally:
             self._handling = False
         self._plan_wake(protocol)
+
+    def _burn(self, fuse: int, steps: list[Instruction]) -> list[Instruction]:
+        """What is carried out of an event's instructions: all, or those before the place at which the fuse is burnt.
+
+        It is as long as so many places between two instructions of one event, so the process never ends where one event
+        is done and the next is not begun: a kill at any moment does that.
+        """
+        places = len(steps) - 1
+        if places < fuse:
+            self.fuse = fuse - max(places, 0)
+            return steps
+        self.fuse = 0
+        return steps[:fuse]
+
+    def _tear(self, event: Event) -> None:
+        """The process is killed with a part of an event's instructions carried out."""
+        self.world.counts["torn"] += 1
+        self.world.kernel.note("torn", self.name)
+        if self.world.story is not None:
+            self.world.story.sentence(self.world.kernel.now_ms, f"{self.name} is killed within {type(event).__name__}")
+        self._queue.clear()
+        self.end(silently=False)
 
     def _plan_wake(self, protocol: NodeProtocol) -> None:
         wake = protocol.next_wake_ms()
@@ -338,15 +368,16 @@ class NodeProcess:
             query.answer(step.offset, step.cut)
 
     def _reader(self) -> Ingress:
-        require(self.ingress is not None, f"{self.name} is no ingress and is told to act as one")
-        assert self.ingress is not None
+        if self.ingress is None:
+            broken(f"{self.name} is no ingress and is told to act as one")
         return self.ingress
 
     # --- sinks ----------------------------------------------------------------------------------------
 
     def _deliver(self, step: Deliver, _: Any) -> None:
         stream = step.header.stream
-        require(stream not in self.deliveries, f"{self.name}: two deliveries of {stream} at once")
+        if stream in self.deliveries:
+            broken(f"{self.name}: two deliveries of {stream} at once")
         self.deliveries[stream] = step
         self.later(self.world.costs.sink_ms / 2, self._write_sink, step)
 

@@ -19,7 +19,7 @@ from unbroken.flow import Dataflow
 from unbroken.protocol.ids import NodeId
 from unbroken.protocol.strategy import Ha
 from unbroken.sim.calibration import Calibration
-from unbroken.sim.exposure import exposure_of
+from unbroken.sim.exposure import Exposure, exposure_of
 from unbroken.sim.links import LinkModel
 from unbroken.sim.plan_world import PlanWorld
 from unbroken.sim.prediction import QUIET_MS, Plan, Prediction, Question, Run
@@ -62,7 +62,7 @@ def make_plan(flow: Dataflow, calibration: Calibration, question: Question, say:
             predictions.append(Prediction(ha, segments, found.problems))
             continue
         say(f"{flow.name}: simulating ha={ha.value!r}")
-        predictions.append(_predict(flow, calibration, question, found))
+        predictions.append(predict(flow, calibration, question, found))
     if not any(prediction.possible for prediction in predictions):
         raise UnbrokenError(f"flow {flow.name} cannot use any strategy on {question.nodes} nodes")
     return Plan(flow.name, question, calibration, tuple(predictions), segments, tuple(_notes(flow, calibration)))
@@ -88,18 +88,24 @@ def _notes(flow: Dataflow, calibration: Calibration) -> list[str]:
 # --- one strategy -------------------------------------------------------------------------------------------
 
 
-def _predict(flow: Dataflow, calibration: Calibration, question: Question, found: Variant) -> Prediction:
+def predict(flow: Dataflow, calibration: Calibration, question: Question, found: Variant) -> Prediction:
+    """What one strategy comes to: ``question.runs`` runs, in each of which another of its hosts is killed in turn."""
     setup = setup_of(flow, calibration, question, found)
     clients = frozenset(name for name, sink in flow.sinks.items() if sink.connector.client)
-    runs, exposure = [], None
+    runs: list[Run] = []
+    exposure: Exposure | None = None
+    hosts: tuple[NodeId, ...] = ()
     for number in range(question.runs):
         world = PlanWorld(setup, question.seed * 1_000 + number, calibration, clients)
-        exposure = exposure or exposure_of(world.topology, world.zookeeper.layout)
+        if exposure is None:
+            exposure = exposure_of(world.topology, world.zookeeper.layout)
+            hosts = tuple(_victims(world, found))
         runs.append(_run(world, found, number))
     return Prediction(
         ha=found.ha,
         segments=found.segments,
         runs=tuple(runs),
+        hosts=hosts,
         exposure=exposure,
         repair_h=_repair_h(found, question, setup, runs),
         question=question,

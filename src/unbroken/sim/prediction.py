@@ -81,12 +81,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one strategy comes to. Without ``runs`` the flow cannot use it, and ``problems`` say why."""
+    """What one strategy comes to. Without ``runs`` the flow cannot use it, and ``problems`` say why.
+
+    ``hosts`` are the nodes whose loss is noticed: those that work for the chosen segments, whether or not there were
+    enough runs to kill each of them.
+    """
 
     ha: Ha
     segments: tuple[str, ...]
     problems: tuple[Problem, ...] = ()
     runs: tuple[Run, ...] = ()
+    hosts: tuple[NodeId, ...] = ()
     exposure: Exposure | None = None
     repair_h: float | None = None
     question: Question | None = None
@@ -134,8 +139,7 @@ class Prediction:
         interruption = self.interruption_s
         if interruption is None or self.question is None:
             return None
-        hosts = len({run.node for run in self.runs})
-        single = HOURS_PER_YEAR / self.question.mttf_h * hosts * interruption
+        single = HOURS_PER_YEAR / self.question.mttf_h * len(self.hosts) * interruption
         beyond = 0.0 if self.mttf_h is None or self.ha is Ha.NONE else HOURS_PER_YEAR / self.mttf_h
         return single + beyond * self.question.mttr_h * 3600
 
@@ -165,6 +169,7 @@ class Prediction:
             "worst_gap_s": _rounded(self.worst("gap_s")),
             "redundant_s": _rounded(self.median("redundant_s")),
             "deadly": list(self.exposure.deadly),
+            "hosts": list(self.hosts),
             "repair_h": self.repair_h,
             "mttf_h": self.mttf_h,
             "missing_s_per_year": _rounded(self.missing_s_per_year, 1),

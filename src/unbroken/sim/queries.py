@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from unbroken.errors import require
+from unbroken.errors import broken, require
 from unbroken.protocol.cuts import Cut
 from unbroken.protocol.events import GateAsked, Produced
 from unbroken.protocol.fork import Fork
@@ -118,8 +118,10 @@ class Query:
             return
         answers, self._answers = self._answers, []
         committed = self.disk.committed
-        require(len(set(answers)) == 1, f"{self.replica}: instances of one round were told {answers}")
-        require(answers[0] >= committed, f"{self.replica}: told {answers[0]} after {committed}")
+        if len(set(answers)) != 1:
+            broken(f"{self.replica}: instances of one round were told {answers}")
+        if answers[0] < committed:
+            broken(f"{self.replica}: told {answers[0]} after {committed}")
         if answers[0] == committed:
             self.process.later(self.process.world.costs.round_ms, self._ask)
         else:
@@ -160,8 +162,8 @@ class Query:
         if state is None:
             return  # not hosted any more, and about to be told so
         header = state.cut_header(number, self._cut)
-        require(header is not None, f"{self.replica}: the input of micro-batch {number} is not here")
-        assert header is not None
+        if header is None:
+            broken(f"{self.replica}: the input of micro-batch {number} is not here")
         if isinstance(state, Fork):
             after, produced, watermark = self._run_fork(state, number, header)
         else:
@@ -183,7 +185,8 @@ class Query:
         strategy, before = world.memory[shard.part], disk.states[disk.committed]
         watermark = float(before.watermark) if isinstance(before, Window) else 0.0
         together = len(batch) == 1 or header.fold > 0 or strategy.foldable
-        require(together, f"{self.replica}: told to take {len(batch)} units at once")
+        if not together:
+            broken(f"{self.replica}: told to take {len(batch)} units at once")
         world.counts["folded"] += len(batch) > 1
         after = run_batch(shard, before, batch, strategy)
         disk.state_bytes += int(self._rows(batch) * world.costs.row_bytes * world.costs.state_share)

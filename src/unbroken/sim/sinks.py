@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from unbroken.errors import require
+from unbroken.errors import broken, require
 from unbroken.protocol.ids import StreamId
 from unbroken.protocol.units import UnitHeader
 from unbroken.sim.content import Content
@@ -51,7 +51,8 @@ class Sink:
 
     def done_with(self, stream: StreamId, number: int) -> None:
         """A replica lets go of a unit and all before it."""
-        require(self.through(stream) >= number, f"unit {number} of {stream} is dropped undelivered")
+        if self.through(stream) < number:
+            broken(f"unit {number} of {stream} is dropped undelivered")
 
     def check(self, reference: Mapping[StreamId, Sequence[int]], excused: Callable[[StreamId, int], bool]) -> None:
         """What was delivered is what it would be without faults."""

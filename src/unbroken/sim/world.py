@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from unbroken.errors import require
+from unbroken.errors import broken, require
 from unbroken.protocol.consistency import Consistency
 from unbroken.protocol.events import Event
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
@@ -229,14 +229,16 @@ class World:
     def agreed(self, name: NodeId, entry: Entry) -> None:
         """A member of the ingress takes an entry for agreed: everybody else's must be the same."""
         known = self.entries.setdefault(entry.index, entry)
-        require(known == entry, f"{name} commits another entry {entry.index}: {entry}, not {known}")
+        if known != entry:
+            broken(f"{name} commits another entry {entry.index}: {entry}, not {known}")
 
     def write_unit(self, disk: ReplicaDisk, header: UnitHeader, content: Content, faithful: bool) -> UnitHeader:
         """Agreement, determinism, stability: the same unit has the same content wherever it is produced."""
         stream, number = header.stream, header.number
         if faithful:
             known = self.units[stream].setdefault(number, content.mark)
-            require(known == content.mark, f"unit {number} of {stream} is produced with another content")
+            if known != content.mark:
+                broken(f"unit {number} of {stream} is produced with another content")
         elif (stream, number) in disk.outbox:
             return disk.outbox[stream, number][0]  # what is there is right
         if header.final:
@@ -271,7 +273,8 @@ class World:
             held = self.where.get(consumer)
             if held is None or (last <= held.valid and (stream, last) in held.inbox):
                 continue
-            require(held.taken(stream) >= last, f"unit {last} of {stream} is dropped before {consumer} committed it")
+            if held.taken(stream) < last:
+                broken(f"unit {last} of {stream} is dropped before {consumer} committed it")
 
     def check(self) -> None:
         """Loss-free, globally: whoever counts finds its next unit on some producer's disk, or it is yet to come."""
@@ -285,10 +288,8 @@ class World:
                     continue
                 for stream, inbox in replica.inboxes.items():
                     bases = self._bases(stream)
-                    require(
-                        not bases or min(bases) <= inbox.available,
-                        f"unit {inbox.available + 1} of {stream} is needed by {name} and dropped everywhere",
-                    )
+                    if bases and min(bases) > inbox.available:
+                        broken(f"unit {inbox.available + 1} of {stream} is needed by {name} and dropped everywhere")
 
     def _bases(self, stream: StreamId) -> list[int]:
         out: list[int] = []
