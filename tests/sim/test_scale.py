@@ -31,9 +31,9 @@ def test_forty_nodes_of_which_some_fail() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 def test_a_thousand_nodes_of_which_some_fail() -> None:
-    found = run_scale(Scale(nodes=1_000, seconds=60.0, faults=50, check=True), lambda _: None)
+    found = run_scale(Scale(nodes=1_000, seconds=60.0, faults=12, check=True), lambda _: None)
     assert found["failure"] is None
-    assert found["faults"]["kill"] > 20 and found["copies"] > 0
+    assert found["faults"]["kill"] >= 5 and found["layouts"] > 1
 
 
 def test_the_same_seed_fails_in_the_same_way() -> None:
