@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,11 +113,15 @@ def test_a_run_serves_its_page(tmp_path: Path) -> None:
             seen: dict[str, Any] = {}
 
             def whole() -> bool:
-                with urllib.request.urlopen(f"{url}api/state", timeout=30) as answer:
-                    seen.update(json.load(answer)["view"])
+                try:
+                    with urllib.request.urlopen(f"{url}api/state", timeout=30) as answer:
+                        seen.update(json.load(answer)["view"])
+                except urllib.error.HTTPError as error:
+                    assert error.code == 503, "the page has not looked at the flow yet"
+                    return False
                 return bool(seen["redundancy"]["whole"])
 
-            wait_until(whole, 120, lambda: f"redundancy: {seen['redundancy']}", interval_s=0.5)
+            wait_until(whole, 120, lambda: f"redundancy: {seen.get('redundancy')}", interval_s=0.5)
             assert {node["state"] for node in seen["nodes"]} == {"running"}
             process.send_signal(signal.SIGTERM)
             process.wait(60)

@@ -127,7 +127,7 @@ def test_overhead_is_that_of_the_strategies(plan: Plan) -> None:
     ("interval", "measured"),
     [
         (1, {Ha.ACTIVE: 1.0029, Ha.UPSTREAM: 0.0022, Ha.PASSIVE: 0.1412}),
-        (8, {Ha.ACTIVE: 1.0024, Ha.UPSTREAM: 0.0018, Ha.PASSIVE: 0.1180}),
+        (8, {Ha.ACTIVE: 1.0024, Ha.UPSTREAM: 0.0018, Ha.PASSIVE: 0.1294}),
     ],
 )
 def test_overhead_is_within_a_fifth_of_what_was_measured(
