@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -79,6 +80,7 @@ def read_to(results: Subscription, deadline_s: float, stop_at_pulse: int | None 
 @pytest.mark.timeout(240)
 def test_killing_the_ingress_leader_is_not_noticed(out: Path, flow_file: Path, tmp_path: Path) -> None:
     before = set(psutil.Process().children(recursive=True))
+    files_before = spark_files()
     with LocalCluster(flow_file, tmp_path / "state") as cluster:
         cluster.start()
         cluster.wait_ready()
@@ -94,7 +96,14 @@ def test_killing_the_ingress_leader_is_not_noticed(out: Path, flow_file: Path, t
         check_token(cluster)
         wait_until(lambda: all(delivered(cluster)), 30, "delivery to the files")
     check_results(got, out)
+    assert spark_files() <= files_before
     wait_until(lambda: not any(process.is_running() for process in processes), 20, "the end of every process")
+
+
+def spark_files() -> set[str]:
+    """What Spark has put into the system's temporary directory, where nobody removes what a killed one has left."""
+    names = ("spark-*", "blockmgr-*", "artifacts-*", "liblz4-*")
+    return {path.name for pattern in names for path in Path(tempfile.gettempdir()).glob(pattern)}
 
 
 def delivered(cluster: LocalCluster) -> list[bool]:

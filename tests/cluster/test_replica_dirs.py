@@ -84,6 +84,16 @@ def test_a_copy_takes_the_place_when_it_is_whole_and_leftovers_go(tmp_path: Path
     assert not list(tmp_path.glob("dropped-*"))
 
 
+def test_a_starting_process_gets_an_empty_directory_and_those_of_killed_ones_go(tmp_path: Path) -> None:
+    dirs = ReplicaDirs(tmp_path)
+    dirs.identity()
+    killed = dirs.scratch()
+    (killed / "blockmgr-1" / "0a").mkdir(parents=True)
+    (killed / "blockmgr-1" / "0a" / "shuffle_0_0_0.data").write_bytes(b"left behind")
+    mine = dirs.scratch()
+    assert mine != killed and list(mine.iterdir()) == [] and list(mine.parent.iterdir()) == [mine]
+
+
 def test_made_up_rows_fit_any_schema() -> None:
     ddl = (
         "a boolean, b byte, c int, d long, e float, f double, g decimal(10,2), h string, i binary, j date, "

@@ -22,7 +22,7 @@ from unbroken.spark.master import (
     refuse_hidden_driver,
     standalone_addresses,
 )
-from unbroken.spark.session import SMALL_JVM, session_settings
+from unbroken.spark.session import SMALL_JVM, scratch_settings, session_settings
 from unbroken.spark.submitted import DEPLOY_MODE, GATEWAY, chosen, submitted_settings
 
 REMOTE = "spark://10.0.0.5:7077"
@@ -108,6 +108,20 @@ def test_executors_keep_the_defaults_of_the_jvm_at_saturation() -> None:
 def test_a_local_node_asks_for_no_executors() -> None:
     conf = session_settings(Settings(), "local[2]", "127.0.0.1", {})
     assert not {key for key in conf if key.startswith(("spark.executor.", "spark.cores", "spark.executorEnv"))}
+
+
+def test_what_spark_needs_while_it_runs_is_in_the_directory_of_its_node(tmp_path: Path) -> None:
+    scratch = tmp_path / "with a space"
+    conf = scratch_settings(session_settings(Settings(), "local[2]", "127.0.0.1", {}), scratch)
+    assert conf["spark.local.dir"] == str(scratch)
+    assert conf["spark.driver.extraJavaOptions"] == f'{SMALL_JVM} "-Djava.io.tmpdir={scratch}"'
+
+
+def test_users_say_where_spark_keeps_its_files_if_they_want_to(tmp_path: Path) -> None:
+    settings = Settings(jvm="throughput", spark={"spark.local.dir": "/fast"})
+    conf = scratch_settings(session_settings(settings, "local[2]", "127.0.0.1", {}), tmp_path)
+    assert conf["spark.local.dir"] == "/fast"
+    assert conf["spark.driver.extraJavaOptions"] == f'"-Djava.io.tmpdir={tmp_path}"'
 
 
 def test_executors_find_modules_where_the_node_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -97,8 +97,8 @@ def test_a_member_of_the_ingress_goes_on_from_its_base() -> None:
     world.kernel.run(4_000.0)
     leader = world.zookeeper.sync.leader
     process = world.process(leader)
-    assert process is not None and process.ingress is not None
-    assert process.ingress.disk.lanes, "there is a base to go on from"
+    assert process is not None and process.hosting.ingress is not None
+    assert process.hosting.ingress.disk.lanes, "there is a base to go on from"
     world.kill(leader)
     world.boot(leader)
     world.kernel.run(8_000.0)

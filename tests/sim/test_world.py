@@ -221,7 +221,7 @@ def test_a_corrupt_replica_is_found_and_built_again() -> None:
     replica = ReplicaId.parse("s0.0#2")
     node = world.process(world.zookeeper.layout.placement[replica])
     assert node is not None
-    query = node.queries[replica]
+    query = node.hosting.queries[replica]
     query.corrupt_from = query.disk.committed + 3
     world.kernel.run(20_000.0)
     assert replica not in world.zookeeper.layout.placement
@@ -248,7 +248,7 @@ def test_a_unit_that_is_dropped_too_early_is_noticed() -> None:
     process = world.process(world.zookeeper.layout.placement[owner])
     assert process is not None
     done = min(world.where[ReplicaId.parse(name)].committed for name in ("s1.0#0", "s1.0#1"))
-    process.dropped.clear()
+    process.carrying.dropped.clear()
     world.check_dropped(process, DropOutbox(owner, stream, (done,)))
     with pytest.raises(InvariantViolation, match="is dropped before s1"):
         world.check_dropped(process, DropOutbox(owner, stream, (done + 10,)))

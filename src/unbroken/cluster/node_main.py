@@ -94,7 +94,7 @@ def run_node(
     owned = session is None
     if session is None:
         name = f"unbroken-{flow.name}-{options.name}"
-        session = start_session(name, flow.settings, options.spark_master, options.host)
+        session = start_session(name, flow.settings, options.spark_master, options.host, dirs.scratch())
     client = connect(options.zookeeper, flow.settings.session_timeout / 1000)
     programs = Programs(
         Program.first(flow, topology, str(options.flow_file.resolve()), options.flow_file.read_text()),

@@ -36,7 +36,7 @@ class ReplicaDirs:
     ``replicas/<replica>/`` holds ``checkpoint/`` or, for the ingress, ``log/``; ``inbox/`` and ``outbox/``. Batch b
     of its checkpoint is unit ``base + b + 1`` of its input (``base`` is 0 unless a file says so). All of it is whole
     whenever it is there: a copy that is under way grows in ``incoming/`` and is renamed. ``pins/`` holds what is kept
-    for copies to other nodes.
+    for copies to other nodes, ``scratch/`` what only the running process needs.
     """
 
     def __init__(self, root: Path) -> None:
@@ -58,6 +58,14 @@ class ReplicaDirs:
 
     def incoming(self, replica: ReplicaId) -> Path:
         return self.root / "incoming" / str(replica)
+
+    def scratch(self) -> Path:
+        """A directory for a process that starts here. What an earlier one left is removed: it may have been killed."""
+        place = self.root / "scratch"
+        shutil.rmtree(place, ignore_errors=True)
+        mine = place / uuid.uuid4().hex[:8]
+        mine.mkdir(parents=True)
+        return mine
 
     # --- identity -------------------------------------------------------------------------------------
 

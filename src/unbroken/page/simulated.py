@@ -243,7 +243,7 @@ class SimulatedFlow:
             "divergences": [str(found) for found in protocol.comparison.divergences],
             "traffic": dict(protocol.traffic),
         }
-        if protocol.sources is not None and process.ingress is not None:
+        if protocol.sources is not None and process.hosting.ingress is not None:
             out["ingress"] = self._ingress(protocol)
         return out
 
@@ -267,7 +267,7 @@ class SimulatedFlow:
 
     def _progress(self, process: NodeProcess, replica: ReplicaId) -> dict[str, Any]:
         """The last micro-batch, which takes about what the simulator lets it take."""
-        query = process.queries.get(replica)
+        query = process.hosting.queries.get(replica)
         if query is None or replica.shard == INGRESS:
             return {}
         costs, disk = query.costs, query.disk

@@ -98,7 +98,7 @@ class StoreClient:
         store, protocol = self.zookeeper, self.process.protocol
         if document == "layout" and store.layout.version > self.process.told_layout:
             self.process.told_layout = store.layout.version
-            self.process.layout_seen(store.layout)
+            self.process.world.related(self.process.name, store.layout)
             self.process.post(LayoutChanged(store.layout))
         elif document == "sync" and store.sync.version > protocol.sync.version:
             self.process.post(InSyncChanged(store.sync))

@@ -368,7 +368,7 @@ class Injector:
         if fault.kind is Kind.QUERY:
             if process.protocol.replicas[replica].failures >= RESTARTS and not spares(self.world, [replica]):
                 return None
-            process.fail_query(replica, "out of memory")
+            process.hosting.fail_query(replica, "out of memory")
         elif fault.kind is Kind.RENEW:
             self.world.zookeeper.renewed[replica] = None
         else:

@@ -131,7 +131,7 @@ class Query:
         if self.stopped:
             return
         process, disk = self.process, self.disk
-        self.ticket = process.next_ticket(self)
+        self.ticket = process.carrying.next_ticket(self)
         noted = disk.cuts.get(disk.committed, {})
         instance = self.instances[len(self._answers)]
         deadline = process.clock_ms() + process.world.costs.gate_wait_ms

@@ -79,7 +79,7 @@ class Snapshots:
         copy = replace(
             found, states=dict(found.states), outbox=dict(found.outbox), owed=dict(found.owed), cuts=dict(found.cuts)
         )
-        asker.put_replica(replica, copy)
+        asker.hosting.put(replica, copy)
         self.world.counts["restored"] += 1
         asker.post(StateArrived(replica, copy.recover(replica), None, copy.size))
 

@@ -132,7 +132,7 @@ class Transfers:
         self._end(transfer)
         self.copies += 1
         asker, pinned = transfer.asker, transfer.pinned
-        asker.put_replica(transfer.replica, pinned)
+        asker.hosting.put(transfer.replica, pinned)
         state = pinned.recover(transfer.replica)
         asker.post(StateArrived(transfer.replica, state, transfer.donor.name, transfer.size))
 

@@ -266,8 +266,8 @@ class World:
         """Loss-free: nobody who counts may still need what is dropped. What is written and dropped a second time, as
         another stream still needs that pulse, was not promised to those who have come to count since."""
         owner, stream, last = step.replica, step.stream, max(step.numbers, default=0)
-        again = last <= process.dropped.get((owner, stream), 0)
-        process.dropped[owner, stream] = max(last, process.dropped.get((owner, stream), 0))
+        again = last <= process.carrying.dropped.get((owner, stream), 0)
+        process.carrying.dropped[owner, stream] = max(last, process.carrying.dropped.get((owner, stream), 0))
         assert process.protocol is not None
         for consumer in () if again else process.protocol.layout.counted(stream.consumer):
             held = self.where.get(consumer)
@@ -325,7 +325,7 @@ class World:
                 if self.sink.through(stream) < last:
                     return f"only {self.sink.through(stream)} units of {stream} are delivered, not {last}"
         for process in self.processes():
-            for replica, query in process.queries.items():
+            for replica, query in process.hosting.queries.items():
                 if replica in self.zookeeper.layout.placement and not query.stopped:
                     last = self._last_of(replica.shard, ended)
                     if query.disk.committed < last:

@@ -22,6 +22,7 @@ from unbroken.sharding import spark_shard_column, split_by_column
 from unbroken.spark.analysis import input_schema
 from unbroken.spark.checkpoints import offset_at, watermark_before
 from unbroken.spark.offsets import cut_from
+from unbroken.spark.one_task import as_one_task
 from unbroken.spark.types import arrow_schema
 from unbroken.transport.store import UnitStore, encode_unit
 
@@ -102,7 +103,7 @@ class QueryRunner:
 
     def start(self) -> None:
         self._base = self._around.base(self.replica)
-        frame = self.segment.function(*(self._input(name) for name in self.segment.inputs))
+        frame = as_one_task(self.segment.function(*(self._input(name) for name in self.segment.inputs)))
         self._floats = float_columns(frame.schema)
         self._digest = digest_column(frame.schema)
         self._columns = arrow_schema(frame.schema)

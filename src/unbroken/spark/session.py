@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unbroken.cluster.java import java_environment
@@ -104,11 +105,24 @@ def session_settings(settings: Settings, master: str, host: str, given: Mapping[
     return {**conf, **settings.spark}
 
 
-def start_session(name: str, settings: Settings, master: str | None = None, host: str = "127.0.0.1") -> SparkSession:
+def scratch_settings(conf: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    """Where Spark keeps what is of no use to a later process: files of shuffles, the state that RocksDB works on.
+
+    By default that is the system's temporary directory, and a Spark that is killed leaves all of it there for ever.
+    """
+    options = "spark.driver.extraJavaOptions"
+    flags = f'{conf.get(options, "")} "-Djava.io.tmpdir={scratch}"'.strip()
+    return {"spark.local.dir": str(scratch), **conf, options: flags}
+
+
+def start_session(
+    name: str, settings: Settings, master: str | None = None, host: str = "127.0.0.1", scratch: Path | None = None
+) -> SparkSession:
     """Start this process's Spark session and register the ``unbroken`` source format.
 
     Under spark-submit the master is its to say. With a master that is not local this returns when there is an executor;
-    raises MasterError if none comes.
+    raises MasterError if none comes. ``scratch`` is a directory for what Spark needs while it runs, if it is ours to
+    start.
     """
     if not is_submitted():
         os.environ.update(java_environment())
@@ -120,7 +134,10 @@ def start_session(name: str, settings: Settings, master: str | None = None, host
     if not is_local(master):
         refuse_hidden_driver(master, host)
         await_master(master)
-    session = _open_session(name, master, session_settings(settings, master, host, given))
+    conf = session_settings(settings, master, host, given)
+    if scratch is not None and is_local(master) and not given:
+        conf = scratch_settings(conf, scratch)
+    session = _open_session(name, master, conf)
     session.sparkContext.setLogLevel("WARN")
     from unbroken.spark.source import UnbrokenSource
 

@@ -40,6 +40,11 @@ BEGIN_US = 1_000_000_000_000_000
 SECOND_US = 1_000_000
 VALUES = 100
 LEVELS = (85, 100)
+"""Values that rules are violated from: the least, and one more than the largest."""
+
+PASSING = WATCHED / KINDS * (VALUES - LEVELS[0]) / VALUES
+"""The share of events that the filter lets pass: of kinds that are watched, with values that violate a rule at all."""
+
 MOST_ACTIONS = 2
 
 Numbers = npt.NDArray[np.int64]

@@ -56,8 +56,9 @@ control = flow.source(
 
 
 def watched(events: DataFrame) -> DataFrame:
-    """Events of the kinds that somebody looks at."""
-    return events.where(F.col("kind") < cloud.WATCHED).withWatermark("at", WATERMARK)
+    """Events of the kinds that somebody looks at, with values that violate some rule at least."""
+    looked_at = (F.col("kind") < cloud.WATCHED) & (F.col("value") >= cloud.LEVELS[0])
+    return events.where(looked_at).withWatermark("at", WATERMARK)
 
 
 def in_use(control: DataFrame, scope: str) -> DataFrame:
