@@ -259,8 +259,8 @@ class Settings(BaseModel):
         default=1,
         ge=1,
         le=1024,
-        description="Spark's shuffle partitions, which are also the state partitions, of each replica; every "
-        "further one costs a micro-batch about 20 ms, and shards already spread the state.",
+        description="Spark's shuffle partitions, which are also the state partitions, of each replica. With 1, a "
+        "micro-batch with state is one task and nothing is shuffled; shards already spread the state.",
     )
     jvm: str = Field(
         default="small",

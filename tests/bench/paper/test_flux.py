@@ -12,7 +12,7 @@ from unbroken.bench.paper import flux
 from unbroken.bench.paper.experiment import Row, Size, number
 from unbroken.bench.paper.flows import monitoring
 from unbroken.bench.paper.flux import Moved, Pairs, SessionReader, course
-from unbroken.bench.paper.saturation import WAYS, taken_per_s
+from unbroken.bench.paper.saturation import AT_MOST, WAYS, taken_per_s
 from unbroken.demo.measure import Sample
 from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
@@ -103,7 +103,7 @@ def test_the_flow_has_the_pairs_that_are_compared(way: str) -> None:
 def test_sessions_are_counted_by_application_and_source() -> None:
     table = pa.table({"app": ["dns", "ftp"], "src": ["a", "a"], "sessions": [3, 1], "longest_ms": [1, 1]})
     assert dict(SessionReader.counted(None, table)) == {("dns", "a"): 3, ("ftp", "a"): 1}  # type: ignore[arg-type]
-    assert len(Pairs().cases(Size())) == 1 + len(WAYS) + 3, "the kill, each way with work, three with large pulses"
+    assert len(Pairs().cases(Size())) == 1 + len(WAYS) + 1 + len(AT_MOST), "the kill, with work, plain, large pulses"
 
 
 @pytest.mark.cluster

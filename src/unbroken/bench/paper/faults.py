@@ -162,8 +162,13 @@ def mark_kill(*panels: Axes) -> None:
 
 def logarithmic(axes: Axes, rows: Rows) -> None:
     """Scale latencies of very different sizes; without any there is nothing to scale."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
     if any(number(row, "p99_ms") for row in rows):
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _usual(rows: Rows, figure: str) -> float | None:

@@ -19,6 +19,7 @@ from unbroken.bench.figures import STEADY_S, Samples, judge
 from unbroken.bench.observed import END_SLACK_S, START_S, Reader, observed
 from unbroken.bench.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, compared, number
 from unbroken.bench.paper.saturation import (
+    AT_MOST,
     OVERHEAD,
     PAIRS,
     PLAIN,
@@ -105,7 +106,7 @@ class Pairs(Experiment):
         if size.quick:
             return [recovery]
         overhead = [{"part": OVERHEAD, "way": way} for way in WAYS]
-        return [recovery, *overhead, *({"part": THROUGHPUT, "way": way} for way in (PLAIN, "no replicas", PAIRS))]
+        return [recovery, *overhead, *({"part": THROUGHPUT, "way": way} for way in (PLAIN, *AT_MOST))]
 
     def measure(self, case: Row, size: Size, say: Say) -> Rows:
         part = str(case["part"])

@@ -32,6 +32,14 @@ WAYS: dict[str, dict[str, Any]] = {
     "partition pairs": {"REPLICAS": 2, "PAIRS": "partition"},
 }
 PAIRS = "partition pairs"
+IN_MEMORY = "partition pairs, state in memory"
+AT_MOST: dict[str, dict[str, Any]] = {
+    "no replicas": WAYS["no replicas"],
+    PAIRS: WAYS[PAIRS],
+    IN_MEMORY: {**WAYS[PAIRS], "STORE": "memory"},
+}
+"""The ways that are measured with large pulses."""
+
 PLAIN = "plain Spark"
 """One query without Unbroken, of the first segment alone: what this machine can do."""
 
@@ -61,7 +69,7 @@ def saturate(flow: str, part: str, way: str, size: Size, read: Callable[[Subscri
     """Packets per second that a flow takes in when it gets as many as it can take, and what that takes."""
     kind = {**(LARGE if part == THROUGHPUT else WORKED), **({"BATCH": 5_000} if size.quick else {})}
     warm_s, measured_s = size.of(45.0 if part == THROUGHPUT else 30.0, 3.0), size.of(40.0, 5.0)
-    load = {"RATE": 0, "ROWS": 10**9, "NODES": 2, **kind, **WAYS[way]}
+    load = {"RATE": 0, "ROWS": 10**9, "NODES": 2, **kind, **(AT_MOST if part == THROUGHPUT else WAYS)[way]}
     with observed(flow, load, read) as run:
         stay(run, warm_s)
         begin_ms, before = time.time() * 1000, used_by_kind()
@@ -161,7 +169,8 @@ def throughput_findings(rows: Rows) -> list[str]:
             continue
         java, python = (number(row, f"{name}_cores") or 0.0 for name in ("java", "python"))
         first, second = ((number(row, f"{part}_ms") or 0.0) / 1000 for part in ("sessions", "stats"))
-        aim = f" (aim: {AIM_PER_S:,}, {'met' if rate >= AIM_PER_S else 'not met'})" if row["way"] == PAIRS else ""
+        replicated = row["way"] in (PAIRS, IN_MEMORY)
+        aim = f" (aim: {AIM_PER_S:,}, {'met' if rate >= AIM_PER_S else 'not met'})" if replicated else ""
         out.append(
             f"With pulses of {LARGE['BATCH']:,} packets and no work added, {row['way']}: {rate:,.0f} packets/s{aim}; "
             f"{java:.2f} of {os.cpu_count()} cores in Spark's Java and {python:.2f} in Python, {first:.1f} s for a "

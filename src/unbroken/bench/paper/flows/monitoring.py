@@ -5,7 +5,8 @@ The first segment does some work on every packet, so that processors are what li
 Environment: UNBROKEN_BENCH_RATE (packets per second; 0: as many as can be processed), UNBROKEN_BENCH_ROWS (packets in
 all), UNBROKEN_BENCH_BATCH (packets per pulse at saturation), UNBROKEN_BENCH_NODES, UNBROKEN_BENCH_REPLICAS,
 UNBROKEN_BENCH_STANDBYS, UNBROKEN_BENCH_PAIRS ("partition" or "cluster"), UNBROKEN_BENCH_SHARDS (of the first segment),
-UNBROKEN_BENCH_JVM and UNBROKEN_BENCH_MEMORY (of a node) and UNBROKEN_BENCH_WORK (rounds of hashing).
+UNBROKEN_BENCH_JVM and UNBROKEN_BENCH_MEMORY (of a node), UNBROKEN_BENCH_STORE (of the state: "rocksdb" or "memory") and
+UNBROKEN_BENCH_WORK (rounds of hashing).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ PAIRS = os.environ.get("UNBROKEN_BENCH_PAIRS", "partition")
 SHARDS = int(os.environ.get("UNBROKEN_BENCH_SHARDS", "2"))
 JVM = os.environ.get("UNBROKEN_BENCH_JVM", "small")
 MEMORY = os.environ.get("UNBROKEN_BENCH_MEMORY", "1g")
+STORE = os.environ.get("UNBROKEN_BENCH_STORE", "rocksdb")
 WORK = int(os.environ.get("UNBROKEN_BENCH_WORK", "0"))
 
 MOST_ROWS = 1_000_000
@@ -51,6 +53,9 @@ def sessions(packets: DataFrame) -> DataFrame:
 SHORT_PULSES: dict[str, Any] = {} if RATE else {"pulse_min": 20, "pulse_start": 20}
 """At saturation the next pulse is cut as soon as somebody is free for it."""
 
+MEMORY_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+SPARK = {"spark.sql.streaming.stateStore.providerClass": MEMORY_STORE} if STORE == "memory" else {}
+
 # One replica is built again at a time: nodes that share a small machine have little to spare for it.
 flow = Dataflow(
     "monitoring",
@@ -61,6 +66,7 @@ flow = Dataflow(
     transfers=1,
     jvm=JVM,
     node_memory=MEMORY,
+    spark=SPARK,
     **SHORT_PULSES,
 )
 packets = flow.source(
