@@ -265,8 +265,8 @@ class Settings(BaseModel):
     jvm: str = Field(
         default="small",
         pattern="^(small|throughput)$",
-        description="'small' compiles quickly and collects serially: best on few cores; 'throughput' leaves "
-        "the JVM its defaults: best at saturation on many cores.",
+        description="'small' compiles quickly and collects serially: best on few cores; 'throughput' compiles "
+        "thoroughly and collects in parallel: best at saturation.",
     )
     spark: dict[str, str] = Field(default_factory=dict, description="Further Spark settings of every node.")
 

@@ -22,7 +22,7 @@ from unbroken.spark.master import (
     refuse_hidden_driver,
     standalone_addresses,
 )
-from unbroken.spark.session import SMALL_JVM, scratch_settings, session_settings
+from unbroken.spark.session import SMALL_JVM, THROUGHPUT_JVM, scratch_settings, session_settings
 from unbroken.spark.submitted import DEPLOY_MODE, GATEWAY, chosen, submitted_settings
 
 REMOTE = "spark://10.0.0.5:7077"
@@ -121,7 +121,7 @@ def test_users_say_where_spark_keeps_its_files_if_they_want_to(tmp_path: Path) -
     settings = Settings(jvm="throughput", spark={"spark.local.dir": "/fast"})
     conf = scratch_settings(session_settings(settings, "local[2]", "127.0.0.1", {}), tmp_path)
     assert conf["spark.local.dir"] == "/fast"
-    assert conf["spark.driver.extraJavaOptions"] == f'"-Djava.io.tmpdir={tmp_path}"'
+    assert conf["spark.driver.extraJavaOptions"] == f'{THROUGHPUT_JVM} "-Djava.io.tmpdir={tmp_path}"'
 
 
 def test_executors_find_modules_where_the_node_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -130,10 +130,10 @@ def results(
     out: list[list[str]] = []
     (place / "in").mkdir(parents=True)
     for step, one in enumerate(steps):
-        lines = [f'{{"at": "2026-01-01T00:00:{step * 10 + n // 5:02}Z", "k": {n % 7}, "v": {n}}}' for n in range(20)]
+        lines = [f'{{"at": "2026-01-01T00:00:{step * 15 + n // 5:02}Z", "k": {n % 7}, "v": {n}}}' for n in range(20)]
         (place / "in" / f"{step}.json").write_text("\n".join(lines))
         frame = segment(stream(spark, place / "in"))
-        mode = "append" if segment in (join, without_duplicates) else "update"
+        mode = "append" if segment in (windows_of_windows, join, without_duplicates) else "update"
         writer = (as_one_task(frame) if one else frame).writeStream.outputMode(mode)
         writer = writer.foreachBatch(lambda rows, _: out.append(sorted(map(str, rows.collect()))))
         query = writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True).start()

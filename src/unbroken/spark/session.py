@@ -29,6 +29,9 @@ SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m -XX:ReservedCodeCac
 micro-batch costs 0.15 s of CPU with these flags against 0.235 s without. A dozen queries fill the 48 MB that one
 compiler has for its code by default, and then nothing more is compiled."""
 
+THROUGHPUT_JVM = "-XX:+UseParallelGC"
+"""Large micro-batches leave much behind and mind no pause: a fifth less CPU than with the default collector."""
+
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
@@ -80,8 +83,7 @@ def spark_settings(settings: Settings, host: str = "127.0.0.1") -> dict[str, str
         "spark.ui.retainedStages": "1",
         "spark.cleaner.periodicGC.interval": "10min",
     }
-    if settings.jvm == "small":
-        conf["spark.driver.extraJavaOptions"] = SMALL_JVM
+    conf["spark.driver.extraJavaOptions"] = SMALL_JVM if settings.jvm == "small" else THROUGHPUT_JVM
     conf.update(settings.spark)
     return conf
 
