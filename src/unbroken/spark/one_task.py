@@ -6,6 +6,9 @@ of the work, and for the two inputs of a join twice. If the rows below an operat
 which ``coalesce(1)`` says, there is nothing to shuffle. It has to be said right below the operator: some others, such
 as watermarks and Python functions, forget how rows are spread.
 
+Rows that meet state twice on their way, such as windows of windows, are shuffled in between as before: two aggregations
+in one task would get hold of each other's state.
+
 State and results stay what they are, so a checkpoint may be gone on with either way.
 """
 
@@ -38,7 +41,7 @@ WITH_STATE = frozenset(
 
 
 def as_one_task(frame: DataFrame) -> DataFrame:
-    """A streaming ``frame`` with the rows below each of its operators with state in one partition."""
+    """A streaming ``frame`` with the rows below its operators with state in one partition, if that is of use."""
     from pyspark.sql import DataFrame
 
     session = frame.sparkSession
@@ -46,15 +49,29 @@ def as_one_task(frame: DataFrame) -> DataFrame:
         return frame
     try:
         plan = analysed(frame)
+        if _deepest(plan) != 1:
+            return frame
         jvm: Any = session.sparkContext._jvm
         changed = _Rewriting(jvm).rewritten(plan)
-        if changed is plan:
-            return frame
         return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, changed), session)
     except (Py4JError, TypeError) as error:
         # Another Spark than this was written for: all is as it should be, and takes a little longer.
         log.warning("micro-batches are shuffled, because their plan cannot be changed: %s", error)
         return frame
+
+
+def _deepest(node: Plan) -> int:
+    """How many operators with state rows meet at most on their way."""
+    below = max((_deepest(child) for child in _streams(node)), default=0)
+    return below + _has_state(node)
+
+
+def _has_state(node: Plan) -> bool:
+    return class_of(node) in WITH_STATE and len(_streams(node)) == node.children().size()
+
+
+def _streams(node: Plan) -> list[Plan]:
+    return [child for child in items(node.children()) if child.isStreaming()]
 
 
 class _Rewriting:
@@ -66,15 +83,14 @@ class _Rewriting:
         self._sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq
 
     def rewritten(self, node: Plan) -> Plan:
-        """The plan with its streams in one partition where they meet state; itself if there is no such place."""
-        before = items(node.children())
-        after = [self.rewritten(child) if child.isStreaming() else child for child in before]
-        meeting = class_of(node) in WITH_STATE and all(child.isStreaming() for child in before)
-        if meeting:
-            after = [self._repartition(1, False, child) for child in after]
-        elif all(one is other for one, other in zip(before, after, strict=True)):
+        """The plan with its streams in one partition where they meet state."""
+        if _has_state(node):
+            after = [self._repartition(1, False, child) for child in items(node.children())]
+        elif not _streams(node):
             return node
-        children = self._list()
+        else:
+            after = [self.rewritten(child) if child.isStreaming() else child for child in items(node.children())]
+        listed = self._list()
         for child in after:
-            children.add(child)
-        return node.withNewChildren(self._sequence(children))
+            listed.add(child)
+        return node.withNewChildren(self._sequence(listed))
