@@ -72,6 +72,16 @@ def test_cases_that_failed_are_tried_again_and_their_time_is_added(tmp_path: Pat
     assert not any(row.get(ERROR) for row in read_csv(tmp_path / "squares.csv"))
 
 
+def test_what_later_cases_have_left_stays_when_an_earlier_one_is_measured_again(tmp_path: Path) -> None:
+    run_and_keep(Squares(broken=[1, 2]), tmp_path, Size(), lambda sentence: None)
+    with pytest.raises(KeyboardInterrupt):
+        run_and_keep(Squares(until=2), tmp_path, Size(), lambda sentence: None, resume=True)
+    assert [row["n"] for row in read_csv(tmp_path / "squares.csv")] == ["1", "1", "3", "3"]
+    last = Squares()
+    run_and_keep(last, tmp_path, Size(), lambda sentence: None, resume=True)
+    assert last.measured == [2] and len(read_csv(tmp_path / "squares.csv")) == 6
+
+
 def test_without_resume_everything_is_measured_again(tmp_path: Path) -> None:
     for _ in range(2):
         again = Squares()

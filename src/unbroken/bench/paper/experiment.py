@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 from unbroken.errors import UnbrokenError
@@ -83,23 +84,23 @@ def run_cases(
     experiment: Experiment, size: Size, say: Say, keep: Callable[[Rows], None], before: Rows = ()
 ) -> list[Row]:
     """Measure all cases of which ``before`` has nothing. One that fails is kept with its error, and the others go on;
-    ``keep`` is given all rows so far after each case, because a run takes long and may be ended."""
-    rows: list[Row] = []
-    for case in experiment.cases(size):
+    ``keep`` is given all rows so far after each case, also those of ``before`` whose cases come later, because a run
+    takes long and may be ended."""
+    cases = experiment.cases(size)
+    rows = [chosen(good(before), **case) for case in cases]
+    for place, case in enumerate(cases):
         name = ", ".join(f"{key} {value}" for key, value in case.items())
-        known = chosen(good(before), **case)
-        if known:
+        if rows[place]:
             say(f"{experiment.name}: {name}: measured before")
-            rows += known
             continue
         say(f"{experiment.name}: {name}")
         try:
-            rows += [{**case, **row} for row in experiment.measure(case, size, say)]
+            rows[place] = [{**case, **row} for row in experiment.measure(case, size, say)]
         except UnbrokenError as error:
             say(f"{experiment.name}: {name}: failed: {error}")
-            rows.append({**case, ERROR: str(error)})
-        keep(rows)
-    return rows
+            rows[place] = [{**case, ERROR: str(error)}]
+        keep(list(chain(*rows)))
+    return list(chain(*rows))
 
 
 def machine() -> str:

@@ -125,14 +125,21 @@ def rates_of(rows: Rows, part: str) -> dict[str, float]:
 
 
 def draw_rates(axes: Axes, rows: Rows) -> None:
-    """Bars for each way, with work for every packet and without."""
-    for part, color, place in ((OVERHEAD, "#1f6f8b", 0.0), (THROUGHPUT, "#9fc5d1", float(len(WAYS)))):
-        rates = rates_of(rows, part)
-        bars = axes.bar([place + n for n in range(len(rates))], list(rates.values()), color=color)
-        axes.bar_label(bars, fmt="{:,.0f}", fontsize=7)
-    labels = [*rates_of(rows, OVERHEAD), *(f"{way}, large pulses" for way in rates_of(rows, THROUGHPUT))]
-    axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right", fontsize=7)
-    axes.set_ylabel("packets per second at saturation")
+    """A bar for each way, with work for every packet and without, each below its name."""
+    place = 0.0
+    for part, color, how in (
+        (OVERHEAD, "#1f6f8b", "with work for every packet"),
+        (THROUGHPUT, "#9fc5d1", "without, and with large pulses"),
+    ):
+        for rank, (way, rate) in enumerate(rates_of(rows, part).items()):
+            axes.barh(place, rate, height=0.4, color=color, label=how if rank == 0 else None)
+            axes.text(0, place - 0.25, f"{way}: {rate:,.0f}", fontsize=7, va="bottom")
+            place += 1.0
+    axes.invert_yaxis()
+    axes.set_yticks([])
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}")
+    axes.set_xlabel("thousand packets per second at saturation", fontsize=8)
+    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
 
 
