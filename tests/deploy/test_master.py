@@ -114,14 +114,14 @@ def test_what_spark_needs_while_it_runs_is_in_the_directory_of_its_node(tmp_path
     scratch = tmp_path / "with a space"
     conf = scratch_settings(session_settings(Settings(), "local[2]", "127.0.0.1", {}), scratch)
     assert conf["spark.local.dir"] == str(scratch)
-    assert conf["spark.driver.extraJavaOptions"] == f'{SMALL_JVM} "-Djava.io.tmpdir={scratch}"'
+    assert conf["spark.driver.extraJavaOptions"] == f'"-Djava.io.tmpdir={scratch}" {SMALL_JVM}'
 
 
 def test_users_say_where_spark_keeps_its_files_if_they_want_to(tmp_path: Path) -> None:
     settings = Settings(jvm="throughput", spark={"spark.local.dir": "/fast"})
     conf = scratch_settings(session_settings(settings, "local[2]", "127.0.0.1", {}), tmp_path)
     assert conf["spark.local.dir"] == "/fast"
-    assert conf["spark.driver.extraJavaOptions"] == f'{THROUGHPUT_JVM} "-Djava.io.tmpdir={tmp_path}"'
+    assert conf["spark.driver.extraJavaOptions"] == f'"-Djava.io.tmpdir={tmp_path}" {THROUGHPUT_JVM}'
 
 
 def test_executors_find_modules_where_the_node_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

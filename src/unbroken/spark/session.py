@@ -113,7 +113,8 @@ def scratch_settings(conf: Mapping[str, str], scratch: Path) -> dict[str, str]:
     By default that is the system's temporary directory, and a Spark that is killed leaves all of it there for ever.
     """
     options = "spark.driver.extraJavaOptions"
-    flags = f'{conf.get(options, "")} "-Djava.io.tmpdir={scratch}"'.strip()
+    # The last one holds: a user's own, if there is one.
+    flags = f'"-Djava.io.tmpdir={scratch}" {conf.get(options, "")}'.strip()
     return {"spark.local.dir": str(scratch), **conf, options: flags}
 
 
