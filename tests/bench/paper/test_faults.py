@@ -10,8 +10,8 @@ from bench.paper.trying import drawn, try_out
 from unbroken.bench.paper.course import Counter
 from unbroken.bench.paper.experiment import Row, Size, Value, number
 from unbroken.bench.paper.faulted import FOLLOWER, Plan, before_and_after, gaps_around
-from unbroken.bench.paper.faults import ANY, Faults, case_name, kinds
-from unbroken.bench.paper.ways import LEADER, NONE, PULSE
+from unbroken.bench.paper.faults import ANY, AT_KILL_S, Faults, case_name, kinds
+from unbroken.bench.paper.ways import LEADER, NONE, PASSIVE, PULSE
 from unbroken.demo.measure import Sample
 
 
@@ -43,13 +43,27 @@ def test_what_a_kill_costs_each_configuration(tmp_path: Path) -> None:
         "leader, follower killed: p99 of a second 800 ms before the kill, 900 ms at most from it"
     )
     assert "0.50 cores and 2.00 MB/s (1.00 and 1.00 times those without replication)" in found[1]
-    assert found[4:] == [
-        "As in the paper: no replication: the kill is to be seen in the tail (+29,200 ms)",
-        "As in the paper: leader, follower killed: the kill is not to be seen in the tail (+100 ms)",
-        "Unlike the paper: leader, leader killed: the kill is not to be seen in the tail (+700 ms)",
-        "Unlike the paper: pulse: the kill is to be seen in the tail (+1,200 ms)",
-    ]
+    assert found[4] == "As in the paper: leader, follower killed: the kill is not to be seen in the tail (+100 ms)."
+    assert found[5].startswith("As in the paper: leader, leader killed: the tail grows by +700 ms at the kill")
+    assert found[7].startswith("Unlike the paper: pulse: the kill is to be seen in the tail (+1,200 ms). Nodes share")
+    assert found[-2].startswith(
+        "Unlike the paper: active replicas send 1.0 to 1.0 times what is sent without (4 there)."
+    )
+    assert found[-1].startswith("Unlike the paper: 0.50 cores with a leader, 0.50 with pulses")
     assert case_name(PULSE, ANY) == "pulse"
+
+
+def test_what_comes_later_is_told_apart_from_the_kill(tmp_path: Path) -> None:
+    rows: list[Row] = [
+        *course(PULSE, ANY, 850.0),
+        {**course(PULSE, ANY, 0.0)[0], "second": AT_KILL_S + 2, "p99_ms": 2_000.0},
+        *course(PASSIVE, ANY, 3_000.0),
+    ]
+    found = drawn(Faults(), rows, tmp_path)
+    assert "As in the paper: pulse: the kill is not to be seen in the tail (+50 ms)." in found
+    built = "Unlike the paper: pulse: later, while what was lost is built again, the tail grows by +1,200 ms."
+    assert any(text.startswith(built) for text in found)
+    assert any(text.startswith("Unlike the paper: passive: rows are up to 3,000 ms late") for text in found)
 
 
 def test_a_run_without_any_result_can_be_drawn(tmp_path: Path) -> None:

@@ -91,6 +91,18 @@ def test_a_run_with_the_kill_alone_can_be_shown(tmp_path: Path) -> None:
     assert drawn(Pairs(), [*some[:-1], late], tmp_path)[1].startswith("Unlike the paper: the failure is noticed")
 
 
+def test_results_that_become_fewer_and_are_made_up_for_are_seen(tmp_path: Path) -> None:
+    some = [row for row in rows() if row["part"] == "recovery"]
+    steady = drawn(Pairs(), some, tmp_path)[-1]
+    assert steady.startswith("Unlike the paper: results do not fall for long: 200 per second before the kill, 200 in")
+    rates = {0.0: 40.0, 1.0: 60.0, 2.0: 300.0}
+    dip = [{**row, "results_per_s": rates.get(number(row, "second") or 0.0, 200.0)} for row in some[:-1]]
+    assert drawn(Pairs(), [*dip, SUMMARY], tmp_path)[-1] == (
+        "As in the paper: results fall, and are made up for: 200 per second before the kill, 40 in the least and 300 "
+        "in the most of the seconds after it."
+    )
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_the_flow_has_the_pairs_that_are_compared(way: str) -> None:
     load = {"RATE": 0, "NODES": 2, "WORK": 2, **WAYS[way]}

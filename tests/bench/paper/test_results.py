@@ -76,12 +76,12 @@ def test_links_of_the_contents_lead_to_headings(tmp_path: Path) -> None:
 def test_what_agrees_with_the_paper_is_listed_apart_from_what_differs(tmp_path: Path) -> None:
     kept_in(tmp_path)
     found = read_found(tmp_path, "recovery-table", ".")
-    sentences = ["it ran", compared(False, "it was slow"), compared(True, "it went on")]
+    sentences = ["it ran", compared(False, "it was slow.", "It slept."), compared(True, "it went on", "")]
     told = type(found.kept)(**{**found.kept.to_json(), "findings": sentences, "quick": True})
     text = page_of({"recovery-table": type(found)(told, found.rows, ".", False)}, names())
     here, agrees, differs = (text.index(part) for part in ("**Here**", "**As in the paper**", "**Unlike the paper**"))
     assert here < text.index("- It ran.") < agrees < text.index("- It went on.") < differs
-    assert differs < text.index("- It was slow.")
+    assert differs < text.index("- It was slow. It slept.")
     assert "quick run" in text and "![" not in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from unbroken.bench.consistency import measure_quiet
@@ -10,8 +11,10 @@ from unbroken.bench.consistency_settings import PAIRS, Case
 from unbroken.bench.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, compared, number
 from unbroken.bench.paper.missing_input import (
     ALPHA,
+    FORKED,
     MAX_DELAY_S,
     RATE,
+    STEPS,
     correctness,
     draw_lines,
     draw_pair,
@@ -43,7 +46,7 @@ class Waiting(Experiment):
     )
     failure_s: ClassVar = 5.0
     waits_s: ClassVar = (1.0, 2.0, 4.0, 6.0)
-    ways: ClassVar[Mapping[str, str]] = {"Process": "process/process", "Delay": "delay/process"}
+    ways: ClassVar[Mapping[str, str]] = {"Process": "process/suspend", "Delay": "delay/suspend"}
 
     def scale(self, size: Size) -> str:
         return (
@@ -53,7 +56,7 @@ class Waiting(Experiment):
 
     def cases(self, size: Size) -> Sequence[Row]:
         if size.quick:
-            return [{"policy": "delay/process", "waited_s": 1.35}]
+            return [{"policy": "delay/suspend", "waited_s": 1.35}]
         return [{"policy": policy, "waited_s": wait} for policy in self.ways.values() for wait in self.waits_s]
 
     def measure(self, case: Row, size: Size, say: Say) -> Rows:
@@ -71,12 +74,16 @@ class Waiting(Experiment):
         for name, policy in self.ways.items():
             delays = points_of(rows, {"policy": policy}, "waited_s", "delay_new_s")
             tentative[name] = points_of(rows, {"policy": policy}, "waited_s", "tentative_rows")
-            short = [(wait, delay) for wait, delay in delays if wait < self.failure_s]
-            if short:
-                extra = [delay - wait for wait, delay in short]
-                what = f"{name}: the delay is the time waited and {min(extra):.2f} to {max(extra):.2f} s more."
-                out.append(compared(max(extra) < 1.0, what))
+            fit = line_of([(wait, delay) for wait, delay in delays if wait < self.failure_s])
+            if fit:
+                begin, slope, error = fit
+                what = (
+                    f"{name}: the delay grows by {slope:.2f} s for each second waited, from {begin:.2f} s on, at most "
+                    f"{error:.2f} s from that line."
+                )
+                out.append(compared(0.7 <= slope <= 1.3 and error < 0.5, what, STEPS))
         process, delay = (dict(tentative[name]) for name in self.ways)
+        out.extend(self._by_wait(process, delay))
         for wait, count in process.items():
             if wait in delay:
                 out.append(
@@ -84,13 +91,30 @@ class Waiting(Experiment):
                 )
         saved = [process[wait] - delay[wait] for wait in process if wait in delay and wait < self.failure_s]
         if saved:
-            out.append(
-                compared(min(saved) > 0, "Delay gives fewer tentative rows than Process wherever there are any.")
-            )
+            fewer = sum(count > 0 for count in saved)
+            what = f"Delay gives fewer tentative rows than Process with {fewer} of {len(saved)} waits."
+            out.append(compared(fewer == len(saved), what, STEPS))
         masked = [count for points in tentative.values() for wait, count in points if wait > self.failure_s]
         if masked:
-            out.append(compared(not any(masked), "a failure that is shorter than the wait gives nothing tentative."))
+            what = f"a failure that is shorter than the wait gives {max(masked):,.0f} tentative rows."
+            out.append(compared(not any(masked), what, STEPS))
         return out
+
+    def _by_wait(self, process: Mapping[float, float], delay: Mapping[float, float]) -> list[str]:
+        """A step with Process, and with Delay less and less: what the paper draws of tentative results."""
+        short = [wait for wait in sorted(process) if wait < self.failure_s and wait in delay]
+        if len(short) < 2:
+            return []
+        level, falling = [process[wait] for wait in short], [delay[wait] for wait in short]
+        waits = f"waits of {short[0]:g} to {short[-1]:g} s"
+        step = f"Process: {min(level):,.0f} to {max(level):,.0f} tentative rows with {waits}."
+        less = f"Delay: {', '.join(f'{count:,.0f}' for count in falling)} tentative rows with these waits."
+        return [
+            compared(
+                min(level) >= 0.75 * max(level), step, "What is held back while it is waited is left out at the end."
+            ),
+            compared(all(after < before for before, after in pairwise(falling)), less, STEPS),
+        ]
 
 
 class Policies(Experiment):
@@ -141,28 +165,32 @@ class Policies(Experiment):
         short = [count for row in rows if (number(row, "duration_s") or 9.0) < ALPHA * MAX_DELAY_S
                  and (count := number(row, "tentative_rows")) is not None]  # fmt: skip
         if short:
-            out.append(compared(not any(short), "failures that are shorter than the wait give nothing tentative."))
+            what = f"failures that are shorter than the wait give {max(short):,.0f} tentative rows."
+            out.append(compared(not any(short), what, STEPS))
         return [*out, *_policy_findings(longest)]
 
 
 def _policy_findings(longest: Mapping[str, tuple[float, float]]) -> list[str]:
     """What was found of each policy: its largest delay, and the tentative rows of its longest failure."""
     out = []
-    best, worst = longest.get("process/process"), longest.get("delay/suspend")
+    for policy, (delay_s, _) in longest.items():
+        breaks, there = delay_s >= MAX_DELAY_S, policy.endswith("/suspend")
+        what = f"{policy} {'breaks' if breaks else 'keeps'} the bound: {delay_s:.2f} s at most."
+        out.append(compared(breaks == there, what, FORKED if there else STEPS))
+    best = longest.get("process/process")
+    fewer = {policy: count for policy, (_, count) in longest.items() if policy in FEWER}
     if best:
-        kept = best[0] < MAX_DELAY_S
-        out.append(
-            compared(kept, f"process/process {'keeps' if kept else 'breaks'} the bound: {best[0]:.2f} s at most.")
-        )
-        others = [count for policy, (_, count) in longest.items() if policy != "process/process"]
-        if others:
-            most = best[1] >= max(others)
-            what = f"process/process gives {'the most' if most else 'not the most'} tentative rows: {best[1]:,.0f} "
-            out.append(compared(most, f"{what}beside {min(others):,.0f} to {max(others):,.0f}."))
-    if worst:
-        broken = worst[0] >= MAX_DELAY_S
-        out.append(compared(broken, f"delay/suspend {'breaks' if broken else 'keeps'} the bound: {worst[0]:.2f} s."))
+        alpha_s = ALPHA * MAX_DELAY_S
+        what = f"process/process: {best[0]:.2f} s at most, beside {alpha_s:.1f} s that are waited (below them there)."
+        out.append(compared(best[0] < alpha_s, what, "A micro-batch is processed when they have been waited."))
+        for policy, count in fewer.items():
+            what = f"{policy}: {count:,.0f} tentative rows with the longest failure, process/process {best[1]:,.0f}."
+            out.append(compared(count < best[1], what, STEPS))
     return out
+
+
+FEWER = ("process/delay", "delay/process", "delay/delay")
+"""With these the paper saves tentative tuples and keeps the bound."""
 
 
 class BucketSize(Experiment):
@@ -208,15 +236,28 @@ class BucketSize(Experiment):
 
     def findings(self, rows: Rows) -> Sequence[str]:
         points = points_of(rows, {}, "bucket_ms", "mean_ms")
-        out = [f"Buckets of {bucket:g} ms: rows are {mean:,.0f} ms old on average." for bucket, mean in points]
+        newest = dict(points_of(rows, {}, "bucket_ms", "newest_mean_ms"))
+        out = [
+            f"Buckets of {bucket:g} ms: rows are {mean:,.0f} ms old on average, of which half a bucket is computed and "
+            f"{newest.get(bucket, mean):,.0f} ms is measured, with the newest row of each."
+            for bucket, mean in points
+        ]
         fit = line_of(points)
         if fit:
             begin, slope, error = fit
             what = (
                 f"the delay is about {begin:,.0f} ms and {slope:.2f} times the size of a bucket, at most {error:,.0f} "
             )
-            out.append(compared(slope > 0.25 and error < 0.25 * points[-1][1], f"{what}ms from that line."))
+            grows = all(after > before for (_, before), (_, after) in pairwise(points))
+            sentence = f"{what}ms from that line; it {'grows' if grows else 'does not grow'} with every step."
+            out.append(compared(grows and slope > 0, sentence, QUEUES))
         return out
+
+
+QUEUES = (
+    "A micro-batch takes about half a second, so that buckets which are smaller than that wait for one another; only "
+    "from there on does the size of buckets count."
+)
 
 
 def line_of(points: Sequence[tuple[float, float]]) -> tuple[float, float, float] | None:

@@ -9,6 +9,8 @@ from unbroken.bench.consistency_settings import WARM_S, Case
 from unbroken.bench.interrupted import SOURCES
 from unbroken.bench.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, compared, number
 from unbroken.bench.paper.missing_input import (
+    ALPHA,
+    FORKED,
     MAX_DELAY_S,
     correctness,
     draw_lines,
@@ -80,18 +82,49 @@ class ChainDepth(Experiment):
                 out.append(f"{policy}: largest delay {told} segments; tentative rows {_listed(counts)}.")
                 within = all(delay <= depth * MAX_DELAY_S for depth, delay in delays)
                 wanted = policy != "process/suspend"
-                out.append(compared(within == wanted, f"{policy} {'keeps' if within else 'breaks'} the chain's bound."))
-        process, delay = found.get("process/process"), found.get("delay/delay")
-        if process and delay:
-            lowest = all(value <= delay[0].get(depth, value) for depth, value in process[0].items() if depth > 1)
-            what = "has the lowest delay" if lowest else "has not always the lowest delay"
-            out.append(compared(lowest, f"process/process {what}."))
-        if process and len(process[1]) > 1:
-            one, most = process[1][min(process[1])], process[1][max(process[1])]
-            grows = most > one
-            what = f"from {one:,.0f} to {most:,.0f}"
-            out.append(compared(grows, f"tentative rows of process/process go {what} along the chain."))
-        return out
+                sentence = f"{policy} {'keeps' if within else 'breaks'} the chain's bound."
+                out.append(compared(within == wanted, sentence, SLOW_CHAIN if wanted else FORKED))
+        return [*out, *_along(found)]
+
+
+Along = Mapping[str, tuple[dict[float, float], dict[float, float]]]
+"""The delays and the tentative rows of each policy, by the length of the chain."""
+
+
+def _along(found: Along) -> list[str]:
+    """How the policies differ in a chain."""
+    out = []
+    process, delay = found.get("process/process"), found.get("delay/delay")
+    if process and len(found) > 1:
+        others = [
+            (delays, depth) for policy, (delays, _) in found.items() if policy != "process/process" for depth in delays
+        ]
+        lowest = all(process[0].get(depth, 0.0) <= delays[depth] for delays, depth in others if depth > 1)
+        what = "has the lowest delay" if lowest else "has not always the lowest delay"
+        out.append(compared(lowest, f"process/process {what} of chains of two and more.", SLOW_CHAIN))
+    if process and len(process[1]) > 1:
+        one, most = process[1][min(process[1])], process[1][max(process[1])]
+        sentence = f"tentative rows of process/process go from {one:,.0f} to {most:,.0f} along the chain."
+        out.append(compared(most > 1.1 * one, sentence, FORKED))
+    if delay and len(delay[0]) > 1:
+        first, last = min(delay[0]), max(delay[0])
+        each = (delay[0][last] - delay[0][first]) / (last - first)
+        sentence = f"delay/delay: {each:.2f} s more for each further segment ({ALPHA * MAX_DELAY_S:.1f} s there)."
+        out.append(compared(abs(each / (ALPHA * MAX_DELAY_S) - 1) <= 0.25, sentence, ONE_WAIT))
+    if process and delay:
+        both = [depth for depth in delay[1] if depth in process[1] and depth > 1]
+        no_fewer = all(delay[1][depth] >= process[1][depth] for depth in both)
+        sentence = (
+            f"delay/delay gives {'no fewer' if no_fewer else 'fewer'} tentative rows than process/process in chains of "
+            "two and more."
+        )
+        if both:
+            out.append(compared(no_fewer, sentence, ONE_WAIT))
+    return out
+
+
+SLOW_CHAIN = "Micro-batches of all segments of a chain share two cores while the past is put right."
+ONE_WAIT = "WHY"
 
 
 class StateAndRate(Experiment):
@@ -175,8 +208,11 @@ class StateAndRate(Experiment):
         if both:
             faster = sum(redo[place] < undo[place] for place in both)
             what = f"redo is faster than undo in {faster} of {len(both)} cases."
-            out.append(compared(faster == len(both), what))
+            out.append(compared(faster == len(both), what, STARTS))
         return out
+
+
+STARTS = "WHY"
 
 
 RIGHT = "seconds from the end of the failure\nuntil all results are right"

@@ -127,6 +127,9 @@ AGREES = "As in the paper: "
 DIFFERS = "Unlike the paper: "
 
 
-def compared(agrees: bool, sentence: str) -> str:
-    """A finding that repeats what a paper found, or does not: the page of results lists the two apart."""
-    return f"{AGREES if agrees else DIFFERS}{sentence}"
+def compared(agrees: bool, sentence: str, why: str) -> str:
+    """A finding that repeats what a paper found, or does not: the page of results lists the two apart.
+
+    ``why`` is said where they differ: what is known to make the difference, in a sentence of its own.
+    """
+    return f"{AGREES}{sentence}" if agrees else f"{DIFFERS}{sentence.rstrip('.')}. {why}"

@@ -33,11 +33,11 @@ class Plan:
     after_s: int
 
     @classmethod
-    def of(cls, size: Size, way: str) -> Plan:
+    def of(cls, size: Size, way: str, warm_s: float = 15.0) -> Plan:
         """A node that has to be started again takes a while."""
         if size.quick:
             return cls(2.0, 4, 6)
-        return cls(15.0, 15, 45 if way == NONE else 25)
+        return cls(warm_s, 15, 45 if way == NONE else 25)
 
     @property
     def stream_s(self) -> int:

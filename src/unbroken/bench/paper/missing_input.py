@@ -18,6 +18,13 @@ MAX_DELAY_S = 3.0
 ALPHA = 0.9
 """As in the paper: results wait for 2.7 s, and are to come within 3 s."""
 
+STEPS = "Results are given bucket by bucket, every half second, which is as exact as this can be."
+FORKED = (
+    "A fork of the query puts the past right in less time than the bound leaves, so that new rows need not wait for "
+    "longer; the paper's node redoes all of it first."
+)
+"""What explains a difference from the paper."""
+
 RATE = 4_500
 QUICK_RATE = 900
 

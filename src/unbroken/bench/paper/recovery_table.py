@@ -22,7 +22,7 @@ class RecoveryTable(Experiment):
 
     name = "recovery-table"
     title = "Failures and what becomes of the results, by strategy"
-    source = "after the strategies of Hwang et al., 2005"
+    source = "after the strategies of Hwang et al., 2003"
     paper: ClassVar = ()
 
     def scale(self, size: Size) -> str:

@@ -28,6 +28,9 @@ NODES = 2
 OBJECTIVE_MS = 2_000
 """What the operator of the application asks for."""
 
+WARM_S = 40.0
+"""Until Spark's code for two joins is compiled, every micro-batch takes less than the one before."""
+
 JUDGED_S = 5
 """Results of the newest events may be under way when it is looked at; those that are older than this have to be there.
 """
@@ -61,7 +64,7 @@ class Monitoring(Experiment):
     paper = (
         PaperValue("objective", "2 s from an event to its notification"),
         PaperValue("passive replication", "more than a minute without results"),
-        PaperValue("heartbeats (LiveRobin), and loss of a follower", "below 2 s throughout"),
+        PaperValue("heartbeats (LiveRobin), and loss of a follower (not run here)", "below 2 s throughout"),
         PaperValue("loss of the leader (KaZoo)", "higher for a short time, below 2 s"),
     )
     rates = (1_000, 5_000)
@@ -69,7 +72,8 @@ class Monitoring(Experiment):
     def scale(self, size: Size) -> str:
         return (
             f"{NODES} nodes, so that what is lost is not built again, as in the paper; filters, joins and "
-            "notifications in one segment, because more queries do not fit on two cores; 1 shard (the paper: 2); "
+            "notifications in one segment, because more queries do not fit on two cores; 1 shard (the paper: 2 of the "
+            "last task); "
             f"filters let {PASSING:.0%} of the events pass (the paper does not say how many); pulses of {PULSE_MS} ms "
             "or more"
         )
@@ -82,7 +86,7 @@ class Monitoring(Experiment):
     def measure(self, case: Row, size: Size, say: Say) -> Rows:
         way, rate = str(case["way"]), int(number(case, "rate") or 0)
         load = {"WAY": way, "RATE": rate, "NODES": NODES}
-        target, plan = Target(MEASURED, way == LEADER), Plan.of(size, way)
+        target, plan = Target(MEASURED, way == LEADER), Plan.of(size, way, WARM_S)
         found = measure_fault(FLOW, load, plan, PULSE_MS, target, say, restart=way == NONE, read=MonitoringReader)
         for sentence in found.story:
             say(f"  {sentence}")
@@ -110,16 +114,24 @@ class Monitoring(Experiment):
             for way in distinct(chosen(rows, rate=rate), "way"):
                 of = chosen(rows, rate=rate, way=way)
                 before, after = before_and_after(of, "max_ms")
-                worst = max(after, default=None)
+                usual, worst = max(before, default=None), max(after, default=None)
                 kept = worst is not None and worst < OBJECTIVE_MS
                 whole = {name: number(of[0], name) or 0 for name in ("expected", "lost", "duplicated", "wrong")}
                 sentence = (
-                    f"{int(rate):,} events/s, {name_of(way)}: largest latency {shown(max(before, default=None))} "
+                    f"{int(rate):,} events/s, {name_of(way)}: largest latency {shown(usual)} "
                     f"before the kill, {shown(worst)} from it on, the objective of 2 s was "
                     f"{'kept' if kept else 'missed'}; "
                     f"{shown(number(of[0], 'gap_ms'))} without results ({shown(number(of[0], 'gap_before_ms'))} "
                     f"before); of {whole['expected']:,.0f} notifications {whole['lost']:,.0f} were lost, "
                     f"{whole['duplicated']:,.0f} came twice and {whole['wrong']:,.0f} were wrong"
                 )
-                out.append(compared(kept == (way != PASSIVE), sentence))
+                slow = usual is not None and usual >= OBJECTIVE_MS
+                out.append(compared(kept == (way != PASSIVE), sentence, SLOW_ANYWAY if slow else BUSY))
         return out
+
+
+SLOW_ANYWAY = (
+    "It was so before the kill: a leader hands the two sources on as they come, in a micro-batch each, one behind the "
+    "other; those of the paper take milliseconds, these a good part of a second."
+)
+BUSY = "The node that is left shares two cores with everything else."
