@@ -260,7 +260,7 @@ class Settings(BaseModel):
         ge=1,
         le=1024,
         description="Spark's shuffle partitions, which are also the state partitions, of each replica. With 1, a "
-        "micro-batch whose rows meet state once is one task, without a shuffle; shards already spread the state.",
+        "micro-batch with one operator with state is one task, without a shuffle; shards already spread the state.",
     )
     jvm: str = Field(
         default="small",
