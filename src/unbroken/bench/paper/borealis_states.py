@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from unbroken.bench.consistency_settings import WARM_S, Case
@@ -153,7 +154,8 @@ class StateAndRate(Experiment):
         return (
             f"Paper: failures of 5 s at several rates. Here: {self.rate:,} rows/s, failures of "
             f"{min(self.failures_s):g} to {max(self.failures_s):g} s; state grows with the windows, of "
-            f"{min(self.windows_s)} to {max(self.windows_s)} s; one run each, 2 nodes on one machine"
+            f"{min(self.windows_s)} to {max(self.windows_s)} s, and is 2,500 rows at least (20 there); the time until "
+            "all results are right (there: the delay of new ones); one run each, 2 nodes on one machine"
         )
 
     def cases(self, size: Size) -> Sequence[Row]:
@@ -203,6 +205,13 @@ class StateAndRate(Experiment):
                     f"{way}: results are right after {_listed(state, ' s', 1)} with {_places(state)} rows of state, "
                     f"and after {_listed(again, ' s', 1)} with {_places(again)} rows to process again."
                 )
+            for points, more in ((state, "state"), (again, "rows to process again")):
+                if way != "fork" and len(points) > 1:
+                    grows = all(after > before for (_, before), (_, after) in pairwise(points))
+                    what = (
+                        f"{way} takes {'longer with every step to' if grows else 'not always longer with'} more {more}."
+                    )
+                    out.append(compared(grows, what, STARTS))
         redo, undo = (_by_case(rows, way) for way in ("redo", "undo"))
         both = [place for place in redo if place in undo]
         if both:
@@ -212,7 +221,10 @@ class StateAndRate(Experiment):
         return out
 
 
-STARTS = "WHY"
+STARTS = (
+    "To redo or undo, a query of Spark is stopped and one is started, which takes ten seconds and more and differs "
+    "from time to time by as much as what is copied or processed again."
+)
 
 
 RIGHT = "seconds from the end of the failure\nuntil all results are right"
