@@ -51,9 +51,9 @@ def test_latency_by_pulse_says_when_pulses_were_held_back(tmp_path: Path) -> Non
         for p50, period, was in ((900.0, 300, 700.0), (600.0, 600, 600.0), (1_500.0, 2_000, 2_000.0))
     ]
     found = drawn(PulseSweep(), rows, tmp_path)
-    assert found[0].startswith("1 segments, pulses of 300 ms (they came every 700 ms): p50 900 ms")
+    assert found[0].startswith("1 segment, pulses of 300 ms (they came every 700 ms): p50 900 ms")
     assert any(
-        text.startswith("Unlike the paper: 1 segments: the median is lowest with pulses of 600 ms") for text in found
+        text.startswith("Unlike the paper: 1 segment: the median is lowest with pulses of 600 ms") for text in found
     )
 
 
@@ -65,7 +65,7 @@ def test_longer_pulses_are_compared_along_the_chain(tmp_path: Path) -> None:
     ]
     found = drawn(PulseSweep(), rows, tmp_path)
     assert "As in the paper: 3 segments: the median grows with every longer pulse" in found
-    assert "As in the paper: 1 segments: the shortest pulses send 2.00 times the bytes of the longest" in found
+    assert "As in the paper: 1 segment: the shortest pulses send 2.00 times the bytes of the longest" in found
     last = "the longest pulses add 100 ms to the newest row of a unit with 1 segment and 300 ms with 3"
     assert f"As in the paper: {last}" in found
 

@@ -265,8 +265,14 @@ def _recovery_findings(summary: dict[str, Any]) -> list[str]:
         f"the failure is {'masked' if masked else 'noticed'}: the longest time without results changes by "
         f"{without:+,.0f} ms and the largest latency by {late:+,.0f} ms, with pulses of {summary['pulse_ms']:,.0f} ms."
     )
-    out.append(compared(masked, sentence, "Replicas of three segments start on the same two cores."))
+    out.append(compared(masked, sentence, LED_THE_INGRESS))
     return out
+
+
+LED_THE_INGRESS = (
+    "The node that is killed is the one that cuts the pulses, and for as long as it takes to notice that and to let "
+    "another one cut them there are none; in the paper the source of the packets is on no machine that dies."
+)
 
 
 def _course_findings(course: Rows) -> list[str]:

@@ -68,7 +68,7 @@ class Chain(Experiment):
         out = []
         for length in distinct(rows, "length"):
             of = chosen(rows, length=length)
-            base, segments = figure_of(of, "p50_ms", way=NONE), f"{length} segment{'' if length == '1' else 's'}"
+            base, segments = figure_of(of, "p50_ms", way=NONE), segments_of(length)
             for row in of:
                 p50 = number(row, "p50_ms")
                 beside = "" if base is None or row["way"] == NONE else f", {ratio(p50, base)} of that without replicas"
@@ -123,7 +123,7 @@ class PulseSweep(Experiment):
 
     def draw(self, rows: Rows, figure: Figure) -> None:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        draw_boxes(above, rows, "period_ms", "length", lambda length: f"{length} segment{'' if length == '1' else 's'}")
+        draw_boxes(above, rows, "period_ms", "length", segments_of)
         above.set_ylabel("latency of rows (ms)")
         periods = distinct(rows, "period_ms")
         for length in distinct(rows, "length"):
@@ -141,7 +141,7 @@ class PulseSweep(Experiment):
             asked, was = number(row, "period_ms"), number(row, "pulse_ms")
             held = f" (they came every {was:.0f} ms)" if was and asked and was > 1.2 * asked else ""
             out.append(
-                f"{row['length']} segments, pulses of {shown(asked)}{held}: p50 {shown(number(row, 'p50_ms'))}, "
+                f"{segments_of(str(row['length']))}, pulses of {shown(asked)}{held}: p50 {shown(number(row, 'p50_ms'))}, "
                 f"p99 {shown(number(row, 'p99_ms'))}, {shown(number(row, 'cpu_cores'), 'cores', 2)}, "
                 f"{shown(_kilo(number(row, 'bytes_per_s')), 'kB/s')}"
             )
@@ -151,7 +151,7 @@ class PulseSweep(Experiment):
                 best = min(medians, key=lambda period: medians[period])
                 grows = all(before < after for before, after in pairwise(medians.values()))
                 what = "grows with every longer pulse" if grows else f"is lowest with pulses of {best:,.0f} ms"
-                out.append(compared(grows, f"{length} segments: the median {what}", MICRO_BATCHES))
+                out.append(compared(grows, f"{segments_of(length)}: the median {what}", MICRO_BATCHES))
         return [*out, *self._along_the_chain(rows), *mistakes(rows)]
 
     def _along_the_chain(self, rows: Rows) -> list[str]:
@@ -165,8 +165,8 @@ class PulseSweep(Experiment):
             sent = by_place(chosen(rows, length=length), "period_ms", "bytes_per_s")
             if len(sent) > 1 and sent[max(sent)]:
                 times = sent[min(sent)] / sent[max(sent)]
-                sentence = f"{length} segments: the shortest pulses send {times:.2f} times the bytes of the longest"
-                out.append(compared(times > 1, sentence, "Rows are most of what is sent, however they are cut."))
+                sentence = f"{segments_of(length)}: the shortest pulses send {times:.2f} times the bytes of the longest"
+                out.append(compared(times > 1, sentence, "Rows are nearly all that is sent, however they are cut."))
         if len(added) == len(self.lengths):
             short, long = (added[str(length)] for length in self.lengths)
             sentence = (
@@ -314,7 +314,7 @@ def _beside_each_other(rows: Rows) -> list[str]:
         medians = {way: number(row, "p50_ms") or 0.0 for way, row in found.items()}
         spreads = {way: (number(row, "p99_ms") or 0.0) - (number(row, "p1_ms") or 0.0) for way, row in found.items()}
         told = ", ".join(f"{median:,.0f} ms with {name_of(way)}" for way, median in medians.items())
-        place = f"{length} segment{'' if length == '1' else 's'}"
+        place = segments_of(length)
         lowest = medians[UNORDERED] <= min(medians.values())
         out.append(
             compared(lowest, f"{place}: no ordering has {'' if lowest else 'not '}the lowest median: {told}", SHARED)
@@ -357,6 +357,10 @@ def mistakes(rows: Rows) -> list[str]:
             )
             out.append(f"{kind}: {lost:,} of {due:,} rows were lost, and {twice:,} came more than once")
     return out
+
+
+def segments_of(length: str) -> str:
+    return f"{length} segment{'' if length == '1' else 's'}"
 
 
 def by_place(rows: Rows, over: str, figure: str) -> dict[float, float]:

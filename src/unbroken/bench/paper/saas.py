@@ -113,12 +113,12 @@ class Monitoring(Experiment):
         for rate in distinct(rows, "rate"):
             for way in distinct(chosen(rows, rate=rate), "way"):
                 of = chosen(rows, rate=rate, way=way)
-                before, after = before_and_after(of, "max_ms")
+                before, after = before_and_after(of, "p99_ms")
                 usual, worst = max(before, default=None), max(after, default=None)
                 kept = worst is not None and worst < OBJECTIVE_MS
                 whole = {name: number(of[0], name) or 0 for name in ("expected", "lost", "duplicated", "wrong")}
                 sentence = (
-                    f"{int(rate):,} events/s, {name_of(way)}: largest latency {shown(usual)} "
+                    f"{int(rate):,} events/s, {name_of(way)}: p99 of a second at most {shown(usual)} "
                     f"before the kill, {shown(worst)} from it on, the objective of 2 s was "
                     f"{'kept' if kept else 'missed'}; "
                     f"{shown(number(of[0], 'gap_ms'))} without results ({shown(number(of[0], 'gap_before_ms'))} "
@@ -126,12 +126,17 @@ class Monitoring(Experiment):
                     f"{whole['duplicated']:,.0f} came twice and {whole['wrong']:,.0f} were wrong"
                 )
                 slow = usual is not None and usual >= OBJECTIVE_MS
-                out.append(compared(kept == (way != PASSIVE), sentence, SLOW_ANYWAY if slow else BUSY))
+                out.append(compared(kept == (way != PASSIVE), sentence, _why(way, slow)))
         return out
 
 
-SLOW_ANYWAY = (
-    "It was so before the kill: a leader hands the two sources on as they come, in a micro-batch each, one behind the "
-    "other; those of the paper take milliseconds, these a good part of a second."
-)
-BUSY = "The node that is left shares two cores with everything else."
+def _why(way: str, slow: bool) -> str:
+    """What explains that the objective was missed, if it was so before the kill (``slow``) and if not."""
+    if not slow:
+        return "The node that is left shares two cores with everything else."
+    if way == LEADER:
+        return (
+            "It was so before the kill: a leader hands the two sources on as they come, in a micro-batch each, one "
+            "behind the other; those of the paper take milliseconds, these a good part of a second."
+        )
+    return "It was so before the kill: two replicas take most of two cores, and the machine is not always as fast."
