@@ -131,7 +131,7 @@ class PulseSweep(Experiment):
             cores = [(periods.index(str(row["period_ms"])), number(row, "cpu_cores")) for row in of]
             below.plot([at for at, _ in cores], [value for _, value in cores], "o-", label=length)
         below.set_ylabel("cores")
-        below.set_ylim(bottom=0)
+        below.set_ylim(0, 1.15 * max((number(row, "cpu_cores") or 0.0 for row in rows), default=1.0))
         below.grid(alpha=0.3)
         below.set_xlabel("length of the pulse (ms)")
 
@@ -140,8 +140,9 @@ class PulseSweep(Experiment):
         for row in rows:
             asked, was = number(row, "period_ms"), number(row, "pulse_ms")
             held = f" (they came every {was:.0f} ms)" if was and asked and was > 1.2 * asked else ""
+            segments = segments_of(str(row["length"]))
             out.append(
-                f"{segments_of(str(row['length']))}, pulses of {shown(asked)}{held}: p50 {shown(number(row, 'p50_ms'))}, "
+                f"{segments}, pulses of {shown(asked)}{held}: p50 {shown(number(row, 'p50_ms'))}, "
                 f"p99 {shown(number(row, 'p99_ms'))}, {shown(number(row, 'cpu_cores'), 'cores', 2)}, "
                 f"{shown(_kilo(number(row, 'bytes_per_s')), 'kB/s')}"
             )
