@@ -74,7 +74,8 @@ def own_processor(rows: DataFrame) -> DataFrame:
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
             import pandas as pd
 
-            n = (self.n.get()[0] if self.n.exists() else 0) + sum(len(piece) for piece in rows)
+            before = self.n.get() if self.n.exists() else None
+            n = (before[0] if before else 0) + sum(len(piece) for piece in rows)
             self.n.update((n,))
             yield pd.DataFrame({"k": [key[0]], "n": [n]})
 
