@@ -64,7 +64,7 @@ def test_failures_that_could_not_be_measured_are_told_apart(monkeypatch: pytest.
 
 def test_a_quick_run_has_one_short_failure_whatever_else_is_asked_for() -> None:
     quick = settings_of(Size(quick=True), (5.0, 20.0), rate=9_000, depth=3)
-    assert quick.durations == (3.0,) and quick.rate == missing_input.QUICK_RATE and quick.depth == 3
+    assert quick.durations == (5.0,) and quick.rate == missing_input.QUICK_RATE and quick.depth == 3
     full = settings_of(Size(), (5.0, 20.0), rate=9_000)
     assert full.durations == (5.0, 20.0) and full.rate == 9_000 and full.max_delay_ms == 3_000
 

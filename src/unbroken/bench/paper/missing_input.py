@@ -35,9 +35,9 @@ COLORS = ("#1f6f8b", "#c98a2b", "#5b4b8a", "#4b8a5b", "#c0392b", "#8a8a8a")
 def settings_of(size: Size, durations: Sequence[float], **changes: Any) -> ConsistencySettings:
     """What the experiments share, with what one of them does otherwise; a quick run has one short failure."""
     usual: dict[str, Any] = {"max_delay_ms": MAX_DELAY_S * 1000, "alpha": ALPHA, "rate": RATE, "quiet_s": 6.0}
-    quick: dict[str, Any] = {"max_delay_ms": 1_500.0, "rate": QUICK_RATE, "warm_s": 2.0, "quiet_s": 3.0}
+    quick: dict[str, Any] = {"max_delay_ms": 1_500.0, "rate": QUICK_RATE, "warm_s": 12.0, "quiet_s": 3.0}
     chosen = {**usual, **changes, **quick} if size.quick else {**usual, **changes}
-    return ConsistencySettings(durations=(3.0,) if size.quick else tuple(durations), **chosen)
+    return ConsistencySettings(durations=(5.0,) if size.quick else tuple(durations), **chosen)
 
 
 def fail_inputs(case: Case, settings: ConsistencySettings, say: Say) -> Rows:
