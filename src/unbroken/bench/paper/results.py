@@ -29,15 +29,13 @@ INTRODUCTION = """# Results: the papers' experiments on the real system
 Each figure or table below was measured with real Spark, real processes and real faults by `unbroken bench paper NAME`,
 the last one by `unbroken bench peers`; this page was written from the files they left by `unbroken bench results`.
 The machines are smaller than those of the papers, and a micro-batch of Spark is slower than a tuple in their
-prototypes: compare shapes and ratios, not seconds. What is smaller is said with each figure. The machine is shared, and
-its speed changes by a factor of two within an hour; single cases that were slow with it were measured once more.
+prototypes: compare shapes and ratios, not seconds. What is smaller is said with each figure.
 """
 
 HOW_TO_READ = (
-    "The longest time without results is that of the whole run after the failure: with active replicas it comes some "
-    'seconds later, while what was lost is built again on the same cores. "Results again" and "as before" count from '
-    'the failure, until the first result after it and until results come as quickly as before; "-" if they did not '
-    "until the end of the run.\n"
+    "The longest time without results is that of the whole run after the failure, which also has the time in which "
+    'what was lost is built again. "Results again" and "as before" count from the failure, until the first result after '
+    'it and until results come as quickly as before; "-" if they did not until the end of the run.\n'
 )
 
 

@@ -154,7 +154,7 @@ def overhead_findings(rows: Rows) -> list[str]:
         compared(
             0.35 <= cluster / single <= 0.65,
             f"cluster pairs take in {cluster / single:.2f} of what a flow without replicas does (paper: 0.49).",
-            "What is not work for packets is not doubled, or is done in time that would be lost.",
+            "Not looked into further.",
         ),
         compared(
             0.75 <= partition / cluster <= 1.05,
