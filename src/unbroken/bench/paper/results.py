@@ -34,8 +34,8 @@ prototypes: compare shapes and ratios, not seconds. What is smaller is said with
 
 HOW_TO_READ = (
     "The longest time without results is that of the whole run after the failure, which also has the time in which "
-    'what was lost is built again. "Results again" and "as before" count from the failure, until the first result after '
-    'it and until results come as quickly as before; "-" if they did not until the end of the run.\n'
+    'what was lost is built again. "Results again" and "as before" count from the failure, until the first result '
+    'after it and until results come as quickly as before; "-" if they did not until the end of the run.\n'
 )
 
 
