@@ -5,7 +5,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 PYTHONS := python3.13 python3.12 python3.11 python3
 
-.PHONY: help venv demo test lint types docs reference new-user bench chaos survival schedules kafka chromium clean
+.PHONY: help venv demo test lint types docs reference new-user bench chaos survival schedules fuzz kafka chromium clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make chaos   run 30 seeded schedules of real faults and check every result (build/chaos)"
 	@echo "make survival  all tests on running flows, also those that make test leaves out"
 	@echo "make schedules  200 seeded schedules for each test of the protocol that has some, instead of a few"
+	@echo "make fuzz    many seeded inputs for everything that reads bytes of others; FUZZ_SECONDS=600"
 	@echo "make kafka   fetch the Kafka server of the tests with Maven, into a cache outside the tree"
 	@echo "make chromium  install the browser of the page's tests (Debian and Ubuntu, as root)"
 	@echo "make clean   remove $(VENV), build/ and caches"
@@ -96,6 +97,13 @@ docs: venv
 reference: venv
 	$(BIN)/python -m unbroken.reference docs
 	$(BIN)/python docs/pictures/draw.py
+
+# Inputs are made from a seed, so a finding is replayed by its name: python -m fuzz.campaign --replay csv:7:1234
+FUZZ_SECONDS ?= 600
+FUZZ_SEED ?= 1
+
+fuzz: venv
+	PYTHONPATH=tests $(BIN)/python -m fuzz.campaign --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 new-user: venv
 	$(BIN)/python scripts/new_user.py

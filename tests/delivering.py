@@ -23,6 +23,7 @@ import pyarrow as pa
 from unbroken.connectors.base import SinkConnector, SinkWriter
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import ShardId, StreamId, fork_of
+from unbroken.protocol.run import NO_RUN
 from unbroken.protocol.units import Digest, UnitHeader
 
 IDENTITY = "orders/out"
@@ -170,7 +171,7 @@ def stop_at(writer: SinkWriter, step: str, due: Callable[[], bool], how: int) ->
         def sent(connection: Any, prepared: Any, header: UnitHeader) -> bool:
             if not due():
                 return bool(original(connection, prepared, header))
-            put = prepared.put(IDENTITY, header)
+            put = prepared.put(IDENTITY, NO_RUN, header)
             connection.pgconn.send_query(put.as_bytes(connection))
             connection.pgconn.flush()
             os.kill(os.getpid(), how)

@@ -10,6 +10,8 @@ from unbroken.flow import Dataflow
 from unbroken.plan import build_topology
 from unbroken.program import Consumer, Program, consumers
 
+TOKEN = "a token that only tests have, as long as a real one"
+
 
 def wait_until(
     condition: Callable[[], object],

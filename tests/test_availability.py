@@ -13,7 +13,7 @@ from unbroken import WAIT, Availability, Client, Dataflow, Generator
 from unbroken.availability import available_segments
 from unbroken.errors import FlowError, Problem
 from unbroken.plan import build_topology
-from unbroken.program import Program, differences
+from unbroken.program import Declared, Program, differences
 from unbroken.protocol import consistency
 from unbroken.protocol.consistency import Policy, Reconcile
 
@@ -104,9 +104,9 @@ def test_a_program_keeps_it() -> None:
 
 def test_other_code_must_not_change_it() -> None:
     before = flow_of({"availability": THREE})
-    assert differences(before, flow_of({"availability": Availability(max_delay="3s")})) == []
+    assert differences(Declared.of(before), flow_of({"availability": Availability(max_delay="3s")})) == []
     for after in (flow_of(), flow_of({"availability": Availability("4s")})):
-        (problem,) = differences(before, after)
+        (problem,) = differences(Declared.of(before), after)
         assert (
             problem.where.endswith("segment first") and "availability was Availability(max_delay='3s'" in problem.what
         )

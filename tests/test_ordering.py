@@ -12,7 +12,7 @@ import pytest
 from unbroken import Client, Dataflow, Generator
 from unbroken.errors import FlowError
 from unbroken.plan import build_topology
-from unbroken.program import Program, differences, merged
+from unbroken.program import Declared, Program, differences, merged
 from unbroken.protocol.consistency import Availability, Policy, Reconcile
 from unbroken.protocol.cuts import Reach
 from unbroken.protocol.ids import ShardId, StreamId
@@ -148,7 +148,7 @@ def test_what_a_program_says_of_buckets_and_bounds_survives() -> None:
 
 def test_the_code_of_a_bucketed_flow_is_not_replaced_while_it_runs() -> None:
     flow = timed(event_time="at")
-    (problem,) = differences(flow, timed(event_time="at"))
+    (problem,) = differences(Declared.of(flow), timed(event_time="at"))
     assert "buckets of event time cannot be replaced" in problem.what
 
 

@@ -11,7 +11,7 @@ import pytest
 from unbroken import Client, Dataflow, Generator
 from unbroken.errors import FlowError
 from unbroken.plan import build_topology
-from unbroken.program import Program, differences, merged
+from unbroken.program import Declared, Program, differences, merged
 
 
 def nothing(start: int, stop: int, seed: int) -> pa.Table:
@@ -89,5 +89,7 @@ def test_an_unknown_kind_of_pairs_is_refused() -> None:
 
 
 def test_the_code_of_whole_copies_cannot_be_replaced_while_they_run() -> None:
-    assert [str(problem) for problem in differences(flow_of(), flow_of()) if "pairs='cluster'" in problem.what]
-    assert differences(flow_of(pairs="partition"), flow_of(pairs="partition")) == []
+    assert [
+        str(problem) for problem in differences(Declared.of(flow_of()), flow_of()) if "pairs='cluster'" in problem.what
+    ]
+    assert differences(Declared.of(flow_of(pairs="partition")), flow_of(pairs="partition")) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Callable
@@ -221,9 +222,8 @@ def test_other_output_modes(mode: Any) -> None:
     assert f"output_mode={mode!r}" in problem.what and "('append', 'update')" in problem.remedy
 
 
-def test_shards_need_keys() -> None:
-    problem = the_problem(small_flow(shards=2), "segment seg")
-    assert "['a']" in problem.what and "shard_by=" in problem.remedy
+def test_shards_need_keys_of_all_inputs_or_none() -> None:
+    assert build_topology(small_flow(shards=2)).segments == {"seg": 2}
     problem = the_problem(two_inputs(shards=2, shard_by={"a": ["k"]}), "segment seg")
     assert "['b']" in problem.what
     found = problems_of(lambda: build_topology(two_inputs(shards=2, shard_by={"a": ["k"], "b": []})))
@@ -305,6 +305,13 @@ def test_every_part_has_its_own_name(name: str) -> None:
         ("node_memory", "lots"),
         ("jvm", "huge"),
         ("partitions", "many"),
+        ("claim_bytes", math.inf),
+        ("claim_bytes", math.nan),
+        ("transfer_rate", 1e300),
+        ("dead_letter_bytes", -math.inf),
+        ("dead_letter_age", math.inf),
+        ("pulse_max", math.nan),
+        ("bucket_origin", 10**30),
     ],
 )
 def test_settings_out_of_range(name: str, value: Any) -> None:
@@ -312,6 +319,16 @@ def test_settings_out_of_range(name: str, value: Any) -> None:
     assert problem.where.startswith(f"{__file__}:") and problem.where.endswith(f"dataflow f, setting {name}")
     assert repr(value) in problem.what or str(value) in problem.what
     assert problem.remedy.startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize("name", ["claim_bytes", "transfer_rate", "dead_letter_bytes", "dead_letter_age", "nodes"])
+def test_settings_with_hundreds_of_digits(name: str) -> None:
+    unit = "d" if name.endswith("age") else "GB"
+    for value in (10**400, 10**5000, "9" * 400 + unit, "9" * 400):
+        (problem,) = problems_of(lambda value=value: Dataflow("f", **{name: value}))  # type: ignore[misc]
+        assert problem.where.endswith(f"dataflow f, setting {name}") and len(problem.what) < 300
+    largest = Dataflow("f", claim_bytes="1000TB").settings.protocol()
+    assert largest.claim_bytes == 10**15
 
 
 def test_unknown_settings_are_answered_with_the_known_ones() -> None:

@@ -11,7 +11,16 @@ import pytest
 
 from unbroken import Client, Dataflow, Generator
 from unbroken.plan import build_topology, load_text
-from unbroken.program import Consumer, Program, consumers, differences, merged, replaced_segments
+from unbroken.program import (
+    Consumer,
+    Declared,
+    Program,
+    consumers,
+    declares_the_same,
+    differences,
+    merged,
+    replaced_segments,
+)
 from unbroken.protocol.ids import ShardId, StreamId
 
 TEXT = '''"""A flow."""
@@ -118,14 +127,14 @@ def declare(
 
 
 def test_code_may_change() -> None:
-    assert differences(declare(), declare()) == []
+    assert differences(Declared.of(declare()), declare()) == []
 
 
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
         ({"name": "store"}, "the name of the dataflow was 'shop'"),
-        ({"pulse": 700}, "the settings"),
+        ({"pulse": 700}, "the setting pulse_max was 500"),
         ({"source": "sales"}, "the list of sources was ['orders'] and would become ['sales']"),
         ({"segment": "totals"}, "the list of segments was ['clean', 'sums']"),
         ({"sink": "elsewhere"}, "the list of sinks was ['out']"),
@@ -138,13 +147,31 @@ def test_code_may_change() -> None:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_what_state_units_and_sinks_hang_on_must_not_change(changed: dict[str, Any], told: str) -> None:
-    problems = [str(problem) for problem in differences(declare(), declare(**changed))]
+    problems = [str(problem) for problem in differences(Declared.of(declare()), declare(**changed))]
     assert any(told in problem for problem in problems), problems
     assert all("fresh start" in problem for problem in problems)
 
 
 def test_the_keys_of_a_segment_with_one_shard_do_not_matter() -> None:
-    assert differences(declare(shards=1), declare(shards=1, keys=["v"])) == []
+    assert differences(Declared.of(declare(shards=1)), declare(shards=1, keys=["v"])) == []
+
+
+def test_a_declaration_survives_being_written_down() -> None:
+    program = Program.first(flow_of(), build_topology(flow_of()), "shop.py", TEXT)
+    again = Program.from_json(json.loads(json.dumps(program.to_json())))
+    assert again == program and again.declared is not None and differences(again.declared, flow_of()) == []
+
+
+def test_a_text_that_changes_what_segments_do_declares_the_same() -> None:
+    assert declares_the_same(TEXT, edited('where("v > 5")', 'where("v > 6")'), flow_of())
+    for before, after in (
+        ("LIMIT = 10", "LIMIT = 11"),
+        ("nodes=2", "nodes=3"),
+        ('@flow.segment("orders", shard_by=["k"], shards=2)', '@flow.segment("orders", shard_by=["k"], shards=3)'),
+        ("    return None", "    return 1"),
+        ("import Client,", "import (Client,"),
+    ):
+        assert not declares_the_same(TEXT, edited(before, after), flow_of()), after
 
 
 # --- what runs as what --------------------------------------------------------------------------------------
@@ -202,3 +229,23 @@ def test_rows_are_split_for_both_generations_of_a_reader() -> None:
     assert consumers(both, "clean@2") == (Consumer("sums@2", (), 1), Consumer("peaks@2", (), 1))
     assert consumers(both, "sums@2") == (Consumer("totals", (), 1),)
     assert consumers(both[1:], "orders") == (Consumer("clean@2", ("k",), 2),)
+
+
+# --- columns that the file does not name ----------------------------------------------------------------------
+
+
+def test_columns_that_were_derived_hold_for_the_programs_that_follow() -> None:
+    text = edited('shard_by=["k"], ', "")
+    flow = flow_of(text)
+    first = Program.first(flow, build_topology(flow), "shop.py", text)
+    assert consumers([first], "orders") == (Consumer("clean", (), 2),)
+    split = first.split_by({"clean": {"orders": ("k",)}})
+    assert consumers([split], "orders") == (Consumer("clean", ("k",), 2),)
+    assert split.shard_by(flow.segments["clean"]) == {"orders": ("k",)}
+    assert split.shard_by(flow.segments["sums"]) == {}
+    assert Program.from_json(json.loads(json.dumps(split.to_json()))) == split
+
+    after = text.replace("    return orders", "    return orders.where('v > 1')")
+    following = split.followed_by(flow_of(after, 2), "shop.py", after, 2, ["clean", "sums", "peaks"])
+    assert consumers([following], "orders") == (Consumer("clean@2", ("k",), 2),)
+    assert following.shard_by(flow.segments["clean"]) == {"orders": ("k",)}

@@ -21,5 +21,5 @@ def test_the_module_exposes_the_source_under_the_name_spark_looks_for() -> None:
 
 def test_the_format_is_known_to_a_session(spark: SparkSession) -> None:
     reader = spark.readStream.format("unbroken").schema("k long")
-    frame = reader.options(gate="", token="", replica="", inbox="", streams="").load()
+    frame = reader.options(gate="", secret="", replica="", inbox="", streams="").load()
     assert frame.isStreaming and frame.schema.simpleString() == "struct<k:bigint>"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from support import wait_until
+from support import TOKEN, wait_until
 from unbroken.cluster.coordination import Member
 from unbroken.cluster.node import Node
 from unbroken.cluster.programs import Programs
@@ -63,6 +63,9 @@ class Store:
     def trusts(self, node: str) -> None:
         """There is no controller."""
 
+    def belong(self, run: str) -> None:
+        """There is no other run."""
+
     def facts(self) -> dict[str, object]:
         """There is no ZooKeeper to be connected to."""
         return {}
@@ -90,7 +93,7 @@ class TwoNodes:
         self._traced = traced
         self.topology = build_topology(flow, 2)
         self.nodes = {
-            name: Node(name, flow, self._programs(), ReplicaDirs(directory / name), "secret", "127.0.0.1", 0)
+            name: Node(name, flow, self._programs(), ReplicaDirs(directory / name), TOKEN, "127.0.0.1", 0)
             for name in ("a", "b")
         }
         self._threads: list[threading.Thread] = []

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from unbroken.connectors.sinks import Client, Console, JsonLines, Parquet
     from unbroken.connectors.spark_checkpoint import SparkCheckpoint
     from unbroken.flow import Dataflow
+    from unbroken.secret import Secret
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "Parquet",
     "PostgreSQL",
     "Push",
+    "Secret",
     "SparkCheckpoint",
     "Unit",
     "__version__",
@@ -58,6 +60,7 @@ _HOMES = {
     "Parquet": "unbroken.connectors.sinks",
     "PostgreSQL": "unbroken.connectors.postgres",
     "Push": "unbroken.connectors.push",
+    "Secret": "unbroken.secret",
     "SparkCheckpoint": "unbroken.connectors.spark_checkpoint",
     "Unit": "unbroken.connectors.call",
 }

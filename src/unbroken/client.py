@@ -64,9 +64,9 @@ def subscribe(
     )
 
 
-def push_addresses(zookeeper: str, flow: str) -> list[str]:
+def push_addresses(zookeeper: str, flow: str, token_file: str | os.PathLike[str]) -> list[str]:
     """Where the nodes of a running flow take pushed rows, for `unbroken.push_client.PushClient`."""
-    directory = Directory(zookeeper, flow)
+    directory = Directory(zookeeper, flow, token=read_token(Path(token_file)))
     try:
         directory.refresh()
         return [member.push for member in directory.members.values() if member.push]

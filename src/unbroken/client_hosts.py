@@ -79,7 +79,7 @@ class Hosts:
     def find(self, source: tuple[str, int] | None, deadline_s: float) -> list[StreamId]:
         """The streams of the sink, of ``source`` (a segment and its number of shards) or whatever ZooKeeper says."""
         deadline = time.monotonic() + deadline_s
-        self._directory = Directory(self._zookeeper, self._flow)
+        self._directory = Directory(self._zookeeper, self._flow, token=self._token)
         while not (self._directory.refresh() and self._directory.layout is not None):
             if time.monotonic() > deadline:
                 raise UnbrokenError(f"flow {self._flow} has no layout yet; are all its nodes started?")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from unbroken.errors import FlowError, Problem
+from unbroken.numbers import shown
 from unbroken.protocol.settings import ProtocolSettings
+from unbroken.secret import HIDDEN, Secret, is_secret, literal_problems
 from unbroken.wording import choices
 
 UNITS_MS = {
@@ -27,9 +29,9 @@ def milliseconds(value: Any) -> Any:
     """Turn ``"500ms"``, ``"2 seconds"`` or ``"1min"`` into milliseconds; numbers are milliseconds already."""
     if not isinstance(value, str):
         return value
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]+)\s*", value)
+    match = re.fullmatch(r"\s*((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++))\s*([a-z]+)\s*", value)
     if match is None or match[2] not in UNITS_MS:
-        raise ValueError(f"{value!r} is not a duration; write for example '500ms', '2s' or '1min'")
+        raise ValueError(f"{shown(value)} is not a duration; write for example '500ms', '2s' or '1min'")
     return float(match[1]) * UNITS_MS[match[2]]
 
 
@@ -39,7 +41,7 @@ def _whole(value: float) -> float:
     return value
 
 
-Duration = Annotated[float, BeforeValidator(milliseconds)]
+Duration = Annotated[float, BeforeValidator(milliseconds), Field(allow_inf_nan=False)]
 
 
 def instant(value: Any) -> Any:
@@ -48,14 +50,16 @@ def instant(value: Any) -> Any:
         try:
             value = dt.datetime.fromisoformat(value.strip())
         except ValueError:
-            raise ValueError(f"{value!r} is not a point in time; write for example '2026-03-01T12:00:00Z'") from None
+            raise ValueError(
+                f"{shown(value)} is not a point in time; write for example '2026-03-01T12:00:00Z'"
+            ) from None
     if not isinstance(value, dt.datetime):
         return value
     aware = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
     return (aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
 
 
-Instant = Annotated[int, BeforeValidator(instant)]
+Instant = Annotated[int, BeforeValidator(instant), Field(ge=instant("0001-01-01"), le=instant("9999-12-31"))]
 
 _UNITS_BYTES = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000, "tb": 1_000_000_000_000}
 
@@ -64,13 +68,16 @@ def size_in_bytes(value: Any) -> Any:
     """Turn ``"64MB"`` into bytes; numbers are bytes already."""
     if not isinstance(value, str):
         return value
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(kb|mb|gb|tb)\s*", value.lower())
+    match = re.fullmatch(r"\s*((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++))\s*(kb|mb|gb|tb)\s*", value.lower())
     if match is None:
-        raise ValueError(f"{value!r} is not a size; write for example '64MB' or '1GB'")
+        raise ValueError(f"{shown(value)} is not a size; write for example '64MB' or '1GB'")
     return float(match[1]) * _UNITS_BYTES[match[2]]
 
 
-Size = Annotated[float, BeforeValidator(size_in_bytes)]
+Size = Annotated[float, BeforeValidator(size_in_bytes), Field(allow_inf_nan=False)]
+
+LARGEST_SIZE = 1_000_000_000_000_000
+"""A petabyte: more than a machine keeps or sends, and far from the end of the numbers that are counted with."""
 
 
 class Settings(BaseModel):
@@ -120,6 +127,13 @@ class Settings(BaseModel):
         description="What sinks may see when something fails: 'exactly-once' needs sinks that keep a ledger; "
         "'at-least-once' may hand a unit to a sink again; 'at-most-once' never does, and may lose one instead.",
     )
+    durability: str = Field(
+        default="sync",
+        pattern="^(sync|memory)$",
+        description="When pushed rows and cuts count as logged by an ingress node: 'sync': when they are forced to its "
+        "disk, so that a power failure loses none that waits to be processed; 'memory': when its operating system has "
+        "them, which survives the end of every process and saves the time of the disk, a few milliseconds.",
+    )
     patience: Duration = Field(
         default=2_000,
         ge=50,
@@ -144,6 +158,7 @@ class Settings(BaseModel):
     transfer_rate: Size = Field(
         default=100_000_000,
         ge=10_000,
+        le=LARGEST_SIZE,
         description="Bytes per second at which a replica's state is copied, so that results do not suffer from it.",
     )
     catch_up_lag: int = Field(
@@ -156,7 +171,10 @@ class Settings(BaseModel):
         description="Units kept for a replica that falls behind its peers; then it is built again from one of them.",
     )
     claim_bytes: Size = Field(
-        default=1_000_000_000, ge=1_000_000, description="Bytes kept for a replica that falls behind its peers."
+        default=1_000_000_000,
+        ge=1_000_000,
+        le=LARGEST_SIZE,
+        description="Bytes kept for a replica that falls behind its peers.",
     )
     snapshots: str | None = Field(
         default=None,
@@ -208,7 +226,7 @@ class Settings(BaseModel):
         pattern=r"^(zookeeper|kafka://[^/]+(/[A-Za-z0-9._-]+)?)$",
         description="Where leaders publish their orders: 'zookeeper', or 'kafka://HOST:PORT', perhaps with '/TOPIC'.",
     )
-    order_log_options: dict[str, str | int | float | bool] = Field(
+    order_log_options: Mapping[str, str | int | float | bool | Secret] = Field(
         default_factory=dict,
         description="Settings of librdkafka for a log in Kafka, such as {'security.protocol': 'SASL_SSL'}.",
     )
@@ -239,6 +257,25 @@ class Settings(BaseModel):
     client_retain: int = Field(
         default=2_000, ge=1, le=1_000_000, description="Units kept for clients that subscribe late."
     )
+    refusals: int = Field(
+        default=5,
+        ge=1,
+        le=1_000,
+        description="How often a sink may refuse a unit in the same way, for a reason that lies in the rows, before "
+        "the unit goes to the dead letters and the next one is delivered.",
+    )
+    dead_letter_bytes: Size = Field(
+        default=1_000_000_000,
+        ge=1_000_000,
+        le=LARGEST_SIZE,
+        description="Bytes of dead letters that a run keeps on each machine; the oldest are removed first.",
+    )
+    dead_letter_age: Duration = Field(
+        default=30 * 86_400_000,
+        ge=60_000,
+        le=100 * 365 * 86_400_000,
+        description="Age after which dead letters are removed.",
+    )
     metrics_port: int | None = Field(
         default=None,
         ge=0,
@@ -268,7 +305,10 @@ class Settings(BaseModel):
         description="'small' compiles quickly and collects serially: best on few cores; 'throughput' compiles "
         "thoroughly and collects in parallel: best at saturation.",
     )
-    spark: dict[str, str] = Field(default_factory=dict, description="Further Spark settings of every node.")
+    spark: Mapping[str, str | Secret] = Field(
+        default_factory=dict,
+        description="Further Spark settings of every node; credentials are references: Secret.env('NAME').",
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Settings:
@@ -282,6 +322,9 @@ class Settings(BaseModel):
                 f"link_timeout ({self.link_timeout:g} ms) must be at least twice heartbeat "
                 f"({self.heartbeat:g} ms), or healthy links would be given up"
             )
+        for name in ("spark", "order_log_options"):
+            for sentence in literal_problems(name, getattr(self, name)):
+                raise ValueError(sentence)
         if 0 < self.ring_period < 20:
             raise ValueError(f"ring_period must be 0 (off) or at least 20 ms, got {self.ring_period:g} ms")
         return self
@@ -330,7 +373,8 @@ def _problem(where: str, detail: Any, others: Iterable[str]) -> Problem:
     field = Settings.model_fields.get(name)
     remedy = "change the value" if field is None else f"{name}: {field.description}"
     unit = unit_of(field, detail["type"])
-    got = "" if repr(detail["input"]) in message else f", got {detail['input']!r}{unit}"
+    value = HIDDEN if is_secret(name) else shown(detail["input"])
+    got = "" if value in message else f", got {value}{unit}"
     return Problem(f"{where}, setting {name}", f"{message}{unit}{got}", remedy)
 
 

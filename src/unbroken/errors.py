@@ -46,6 +46,10 @@ class DeadlinePassed(UnbrokenError):
     """What was waited for did not happen in time; it may still."""
 
 
+class Unfit(UnbrokenError):
+    """Data that a connector will never take, however often it is given it: it is set aside instead of tried again."""
+
+
 class InvariantViolation(AssertionError):
     """A protocol object found its own invariant broken: a bug in Unbroken, never a user's mistake."""
 

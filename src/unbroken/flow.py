@@ -93,6 +93,10 @@ class Segment:
         return replace(self.redundancy.strategy(), shares=self.routing is not None)
 
 
+ON_REFUSAL = ("dead-letter", "stop")
+"""What may happen to a unit that a sink refuses."""
+
+
 @dataclass(frozen=True)
 class Sink:
     """A named output of the dataflow."""
@@ -101,6 +105,7 @@ class Sink:
     input: str
     connector: SinkConnector
     where: str
+    on_refusal: str = "dead-letter"
 
 
 @dataclass
@@ -200,7 +205,9 @@ class Dataflow:
         """Declare a segment: ordinary PySpark from one streaming DataFrame per input to one.
 
         ``shard_by`` is one list of columns for all inputs, or a mapping from input name to columns when the
-        inputs name their keys differently. An input may be given by name, also before it is declared.
+        inputs name their keys differently. Each of them has to be a key of every operator of the segment that brings
+        rows together; without ``shard_by`` all such columns are taken. An input may be given by name, also before it is
+        declared.
 
         ``ha`` says how the segment is kept available, ``k_safety`` how many nodes may be lost at once (``replicas`` is
         one more). ``checkpoint_every`` units a passive standby is brought up to date. ``state_horizon``, with
@@ -250,13 +257,23 @@ class Dataflow:
 
         return declare
 
-    def sink(self, name: str, segment: Segment | str, connector: SinkConnector) -> Sink:
-        """Declare an output of a segment."""
+    def sink(
+        self, name: str, segment: Segment | str, connector: SinkConnector, *, on_refusal: str = "dead-letter"
+    ) -> Sink:
+        """Declare an output of a segment.
+
+        ``on_refusal`` says what happens to a unit that the sink refuses, again and again, for a reason that lies in its
+        rows: with ``"dead-letter"`` the rows go to the dead letters and the next unit is delivered; with ``"stop"``
+        they do so, too, and the sink takes nothing more in this run. In both cases the flow continues.
+        """
         where = f"{_caller()}, sink {name}"
         self._free(name, where)
         produced_by = segment if isinstance(segment, str) else segment.name
         connector.identity = f"{self.name}/{name}"
-        sink = Sink(_checked_name(name, where), produced_by, connector, where)
+        if on_refusal not in ON_REFUSAL:
+            remedy = f"write {' or '.join(map(repr, ON_REFUSAL))}"
+            raise FlowError([Problem(where, f"on_refusal is {on_refusal!r}", remedy)])
+        sink = Sink(_checked_name(name, where), produced_by, connector, where, on_refusal)
         self.sinks[name] = sink
         return sink
 

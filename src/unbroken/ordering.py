@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from unbroken.config import milliseconds
+from unbroken.connectors.kafka_client import client_problems
 from unbroken.errors import Problem
 from unbroken.flow import ORDERINGS, Dataflow, Segment, Source
 from unbroken.protocol.strategy import Ha
@@ -49,6 +50,11 @@ def ordering_problems(flow: Dataflow) -> list[Problem]:
     if not led and not bucketed(flow):
         return out
     tuned = flow.settings
+    if tuned.order_log.startswith("kafka://"):
+        servers = tuned.order_log.removeprefix("kafka://").partition("/")[0]
+        for sentence in client_problems(servers, tuned.order_log_options, {}):
+            what, _, remedy = sentence.rstrip(".").partition("; ")
+            out.append(Problem(flow.where, f"order_log: {what}", remedy))
     whole = {
         "pairs='cluster'": tuned.pairs == "cluster",
         "snapshots": tuned.snapshots is not None,

@@ -14,12 +14,13 @@ from pathlib import Path
 from pyspark import cloudpickle
 
 from unbroken.availability import availability_problems, available_segments
-from unbroken.errors import FlowError, Problem
+from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow import OUTPUT_MODES, Dataflow, Segment
 from unbroken.network import is_network
 from unbroken.ordering import bucketed, led_segments, ordering_problems
 from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.redundancy import pair_problems, redundancy_problems
+from unbroken.spark.unstarted import functions_before_spark
 from unbroken.tracing.installed import tracing_problems
 from unbroken.wording import choices
 
@@ -42,11 +43,16 @@ def load_text(path: Path, text: str, generation: int = 1, named: str | None = No
 
     The one place where a file becomes a dataflow, whether it is Python or an operator network.
     """
-    where = str(path)
-    if is_network(path):
+    with functions_before_spark():
+        if not is_network(path):
+            return _load_python(path, text, generation, named)
         from unbroken.network.build import load_network  # It needs this module, and most flows do not need it.
 
         return load_network(path, text, generation)
+
+
+def _load_python(path: Path, text: str, generation: int, named: str | None) -> Dataflow:
+    where = str(path)
     name = f"unbroken_flow_{path.stem}" if generation == 1 else f"unbroken_flow_{path.stem}_{generation}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None:
@@ -83,8 +89,23 @@ def _failure(path: Path, error: BaseException) -> Problem:
     what = f"the file failed while it was loaded: {type(error).__name__}: {error}"
     if not lines or lines[-1] is None:
         return Problem(str(path), what, "run it with python to see where")
+    if isinstance(error, UnbrokenError) and "; " in str(error):
+        what, _, remedy = str(error).partition("; ")
+        return Problem(f"{path}:{lines[-1]}", what, remedy.rstrip("."))
+    if _needs_spark(error):
+        what = "the file uses Spark while it is loaded, before Spark is started"
+        remedy = "make columns (F.col, F.lit, F.expr, Window) inside of the functions of segments"
+        return Problem(f"{path}:{lines[-1]}", what, f"{remedy}; functions (F.udf) may stay where they are")
     remedy = f"{_argument_help(error) or 'correct that line'}; or run it with python to see more"
     return Problem(f"{path}:{lines[-1]}", what, remedy)
+
+
+def _needs_spark(error: BaseException) -> bool:
+    """Whether PySpark has failed for want of a session; in some places it merely asserts that there is one."""
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, AssertionError) and bool(frames) and "pyspark" in Path(frames[-1].filename).parts
 
 
 def _argument_help(error: BaseException) -> str:
@@ -209,9 +230,9 @@ def _key_problems(segment: Segment) -> list[Problem]:
             out.append(Problem(segment.where, what, f"inputs: {', '.join(segment.inputs)}"))
     if _in_range(segment.shards, MAX_SHARDS) and segment.shards > 1 and segment.routing != "primary":
         missing = [name for name in segment.inputs if not segment.shard_by.get(name)]
-        if missing:
+        if missing and any(segment.shard_by.values()):
             what = f"shards={segment.shards}, but shard_by does not say how rows of {missing} are split"
-            out.append(Problem(segment.where, what, "name the key columns: shard_by=['column']"))
+            out.append(Problem(segment.where, what, "name the key columns of every input, or leave shard_by out"))
         widths = {len(columns) for columns in segment.shard_by.values()}
         if len(widths) > 1:
             what = "shard_by has different numbers of columns for different inputs"

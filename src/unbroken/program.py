@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from unbroken.errors import Problem
-from unbroken.flow import Dataflow
+from unbroken.flow import Dataflow, Segment
 from unbroken.network import is_network
 from unbroken.protocol.consistency import Availability
 from unbroken.protocol.ids import part_of, segment_of
 from unbroken.protocol.layout import Topology
 from unbroken.protocol.strategy import Strategy
+from unbroken.secret import HIDDEN, is_secret, masked, shown
+from unbroken.shard_keys import ShardBy
+
+DIGEST_CHARS = 16
+"""Of the digest of a declared value."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Program:
     """The text of one generation, and the parts that it is to run as.
 
     A segment whose code is that of an earlier generation stays the part it was. ``keys`` says by which columns the rows
-    of a producer are split among the shards of a consumer.
+    of a producer are split among the shards of a consumer, ``declared`` what a program that follows must not change.
     """
 
     generation: int
@@ -40,14 +46,32 @@ class Program:
     text: str
     topology: Topology
     keys: Mapping[tuple[str, str], tuple[str, ...]]
+    declared: Declared | None = None
 
     def part(self, name: str) -> str:
         """The part that runs a segment of this program; sources and sinks are parts of their own name."""
         return next((part for part in self.topology.segments if segment_of(part) == name), name)
 
+    def split_by(self, shard_by: Mapping[str, ShardBy]) -> Program:
+        """The same with the columns that were found for segments whose authors name none."""
+        found = {
+            (self.part(name), self.part(segment)): columns
+            for segment, inputs in shard_by.items()
+            for name, columns in inputs.items()
+        }
+        return replace(self, keys={**self.keys, **found})
+
+    def shard_by(self, segment: Segment) -> dict[str, tuple[str, ...]]:
+        """The columns by which the inputs of a segment are split in this program."""
+        edges = {name: (self.part(name), self.part(segment.name)) for name in segment.inputs}
+        return {name: self.keys[edge] for name, edge in edges.items() if edge in self.keys}
+
     @classmethod
-    def first(cls, flow: Dataflow, topology: Topology, file: str, text: str) -> Program:
-        return cls(1, file, text, topology, _keys(flow, {}))
+    def first(
+        cls, flow: Dataflow, topology: Topology, file: str, text: str, declared: Declared | None = None
+    ) -> Program:
+        """The program that a flow begins with; ``declared`` if a node has changed what the file declares."""
+        return cls(1, file, text, topology, _keys(flow, {}), declared or Declared.of(flow))
 
     def followed_by(self, flow: Dataflow, file: str, text: str, generation: int, replaced: Iterable[str]) -> Program:
         """The program after this one, in which the segments ``replaced`` have other code or other input."""
@@ -70,7 +94,9 @@ class Program:
             bucketed=was.bucketed,
             tentative_sinks=was.tentative_sinks,
         )
-        return Program(generation, file, text, topology, _keys(flow, parts))
+        # Columns that were found for the program before this one hold, because state was split by them.
+        kept = {(renamed.get(a, a), renamed.get(b, b)): columns for (a, b), columns in self.keys.items()}
+        return Program(generation, file, text, topology, {**kept, **_keys(flow, parts)}, Declared.of(flow))
 
     def to_json(self) -> dict[str, Any]:
         topology = self.topology
@@ -94,6 +120,7 @@ class Program:
                 "tentative_sinks": sorted(topology.tentative_sinks),
             },
             "keys": [[producer, consumer, *columns] for (producer, consumer), columns in self.keys.items()],
+            "declared": None if self.declared is None else asdict(self.declared),
         }
 
     @classmethod
@@ -115,7 +142,8 @@ class Program:
             tentative_sinks=frozenset(shape.get("tentative_sinks", ())),
         )
         keys = {(row[0], row[1]): tuple(row[2:]) for row in value["keys"]}
-        return cls(int(value["generation"]), value["file"], value["text"], topology, keys)
+        declared = None if value["declared"] is None else Declared.from_json(value["declared"])
+        return cls(int(value["generation"]), value["file"], value["text"], topology, keys, declared)
 
 
 def _keys(flow: Dataflow, parts: Mapping[str, str]) -> dict[tuple[str, str], tuple[str, ...]]:
@@ -201,6 +229,29 @@ def _pieces(text: str, flow: Dataflow) -> Mapping[str, Any] | None:
         return None
 
 
+def declares_the_same(before: str, after: str, flow: Dataflow) -> bool:
+    """Whether two texts of a Python file differ in nothing but what the functions of the segments of ``flow`` do.
+
+    Then what they declare is the same, whatever the values that they take from their surroundings.
+    """
+    if is_network(Path(flow.where.rpartition(":")[0])):
+        return False
+    try:
+        old, new = (_without_bodies(text, flow) for text in (before, after))
+    except SyntaxError:
+        return False
+    return old == new
+
+
+def _without_bodies(text: str, flow: Dataflow) -> list[str]:
+    functions = {segment.function.__name__ for segment in flow.segments.values()}
+    tree = ast.parse(text)
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name in functions:
+            statement.body = []
+    return [ast.dump(statement) for statement in tree.body]
+
+
 def _statements(text: str, flow: Dataflow) -> dict[str, list[str]]:
     """The statements of a file by the segment whose function they define; those of none under the empty name."""
     out: dict[str, list[str]] = {}
@@ -214,59 +265,129 @@ def _statements(text: str, flow: Dataflow) -> dict[str, list[str]]:
     return out
 
 
-def differences(before: Dataflow, after: Dataflow) -> list[Problem]:
+@dataclass(frozen=True)
+class Declared:
+    """What a flow declares that state, units and sinks hang on, by what it is called.
+
+    Of each value there is a digest to compare and a text to show, without what is secret by its name. It is kept with
+    the code: what an edited file changes is seen without running the code that it replaces.
+    """
+
+    flow: Mapping[str, str]
+    sources: Mapping[str, Mapping[str, str]]
+    segments: Mapping[str, Mapping[str, str]]
+    sinks: Mapping[str, Mapping[str, str]]
+    fixed: tuple[str, str] | None = None
+    """Why code cannot be replaced while the flow runs, and what to do instead."""
+
+    @classmethod
+    def of(cls, flow: Dataflow) -> Declared:
+        lists = {"sources": list(flow.sources), "segments": list(flow.segments), "sinks": list(flow.sinks)}
+        return cls(
+            flow={
+                "the name of the dataflow": _said("the name of the dataflow", flow.name),
+                **{f"the setting {name}": _said(name, value) for name, value in flow.settings.model_dump().items()},
+                **{f"the list of {what}": _said(what, sorted(names)) for what, names in lists.items()},
+            },
+            sources={name: _attributes(source.connector) for name, source in flow.sources.items()},
+            segments={name: _declared_segment(segment) for name, segment in flow.segments.items()},
+            sinks={
+                name: {"the segment it takes": _said("segment", sink.input), **_attributes(sink.connector)}
+                for name, sink in flow.sinks.items()
+            },
+            fixed=_fixed(flow),
+        )
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Declared:
+        fixed = value["fixed"]
+        reason = None if fixed is None else (str(fixed[0]), str(fixed[1]))
+        return cls(value["flow"], value["sources"], value["segments"], value["sinks"], reason)
+
+
+def differences(before: Declared, flow: Dataflow) -> list[Problem]:
     """What a program that follows another must not change: everything that state, units and sinks hang on."""
     out: list[Problem] = []
     remedy = "change that with a fresh start, or upgrade without it"
+    after = Declared.of(flow)
 
-    def compare(where: str, what: str, old: Any, new: Any) -> None:
-        if old != new:
-            out.append(Problem(where, f"{what} was {old!r} and would become {new!r}", remedy))
+    def compare(where: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+        for what in dict.fromkeys([*old, *new]):
+            if old.get(what) != new.get(what):
+                was, would = (told(values.get(what)) for values in (old, new))
+                out.append(Problem(where, f"{what} was {was} and would become {would}", remedy))
 
-    if before.settings.pairs == "cluster":
-        what = "with pairs='cluster' code cannot be replaced while the flow runs: that takes replicas that come alone"
-        out.append(Problem(after.where, what, "stop the flow and start it afresh, or run it with pairs='partition'"))
-    if "bucket" in (before.ordering, after.ordering):
-        what = "the code of a flow whose units are buckets of event time cannot be replaced while it runs"
-        out.append(Problem(after.where, what, "stop the flow and start it again with the other file"))
-    compare(after.where, "the name of the dataflow", before.name, after.name)
-    compare(after.where, "the settings", before.settings.model_dump(), after.settings.model_dump())
-    compare(after.where, "the list of sources", sorted(before.sources), sorted(after.sources))
-    compare(after.where, "the list of segments", sorted(before.segments), sorted(after.segments))
-    compare(after.where, "the list of sinks", sorted(before.sinks), sorted(after.sinks))
+    if (fixed := before.fixed or after.fixed) is not None:
+        out.append(Problem(flow.where, *fixed))
+    compare(flow.where, before.flow, after.flow)
     for name in sorted(set(before.sources) & set(after.sources)):
-        where, old_source, new_source = after.sources[name].where, before.sources[name], after.sources[name]
-        for what, values in _declared(old_source.connector, new_source.connector).items():
-            compare(where, what, *values)
+        compare(flow.sources[name].where, before.sources[name], after.sources[name])
     for name in sorted(set(before.sinks) & set(after.sinks)):
-        old_sink, new_sink = before.sinks[name], after.sinks[name]
-        compare(new_sink.where, "the segment it takes", old_sink.input, new_sink.input)
-        for what, values in _declared(old_sink.connector, new_sink.connector).items():
-            compare(new_sink.where, what, *values)
+        compare(flow.sinks[name].where, before.sinks[name], after.sinks[name])
     for name in sorted(set(before.segments) & set(after.segments)):
-        old, new = before.segments[name], after.segments[name]
-        for what in ("inputs", "shards"):
-            compare(new.where, what, getattr(old, what), getattr(new, what))
-        for what in ("ha", "replicas", "k_safety", "checkpoint_every", "state_horizon"):
-            compare(new.where, what, getattr(old.redundancy, what), getattr(new.redundancy, what))
-        compare(new.where, "availability", old.availability, new.availability)
-        if old.shards > 1:
-            compare(new.where, "shard_by", dict(old.shard_by), dict(new.shard_by))
+        # The keys of a segment with one shard split nothing, and how it gives its results is a matter of its code.
+        alone = {"output_mode"} | ({"shard_by"} if told(before.segments[name].get("shards")) == "1" else set())
+        old, new = (
+            {what: value for what, value in segment.items() if what not in alone}
+            for segment in (before.segments[name], after.segments[name])
+        )
+        compare(flow.segments[name].where, old, new)
     return out
 
 
-def _declared(before: Any, after: Any) -> dict[str, tuple[str, str]]:
-    """What two connectors were declared with, by name, in a form that can be compared and read."""
-    found = [{"its kind": type(connector).__name__, **_attributes(connector)} for connector in (before, after)]
-    names = dict.fromkeys([*found[0], *found[1]])
-    return {name: (found[0].get(name, "not there"), found[1].get(name, "not there")) for name in names}
+def _public(name: str, value: Any) -> Any:
+    """A value for people: of mappings, at any depth, what is secret by its name is hidden."""
+    if isinstance(value, Mapping):
+        return {key: _public(str(key), item) for key, item in shown(value).items()}
+    return HIDDEN if is_secret(name) and isinstance(value, str) else value
+
+
+def _fixed(flow: Dataflow) -> tuple[str, str] | None:
+    if flow.settings.pairs == "cluster":
+        what = "with pairs='cluster' code cannot be replaced while the flow runs: that takes replicas that come alone"
+        return what, "stop the flow and start it afresh, or run it with pairs='partition'"
+    if flow.ordering == "bucket":
+        what = "the code of a flow whose units are buckets of event time cannot be replaced while it runs"
+        return what, "stop the flow and restart it with the other file"
+    return None
+
+
+def _declared_segment(segment: Segment) -> dict[str, str]:
+    values = {what: getattr(segment, what) for what in ("inputs", "shards", "availability", "output_mode")}
+    for what in ("ha", "replicas", "k_safety", "checkpoint_every", "state_horizon"):
+        values[what] = getattr(segment.redundancy, what)
+    values["shard_by"] = dict(segment.shard_by)
+    return {what: _said(what, value) for what, value in values.items()}
 
 
 def _attributes(connector: Any) -> dict[str, str]:
-    return {f"its {name.lstrip('_')}": _readable(value) for name, value in sorted(vars(connector).items())}
+    """What a connector was declared with."""
+    found = {f"its {name.lstrip('_')}": _readable(value) for name, value in sorted(vars(connector).items())}
+    found = {"its kind": type(connector).__name__, **found}
+    return {what: _said(what, value) for what, value in found.items()}
 
 
-def _readable(value: Any) -> str:
+def _said(what: str, value: Any) -> str:
+    """A declared value to be kept: a digest that tells it from others, and how it is shown."""
+    digest = hashlib.sha256(repr(value).encode()).hexdigest()[:DIGEST_CHARS]
+    return digest + masked(repr(_public(what, value)))
+
+
+def told(said: str | None) -> str:
+    """A declared value for people."""
+    return "not there" if said is None else said[DIGEST_CHARS:]
+
+
+def is_said(said: str, what: str, value: Any) -> bool:
+    """Whether what was kept of a declared value is that of ``value``."""
+    return said == _said(what, value)
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
     if inspect.isroutine(value):
         return str(value.__qualname__)
+    if isinstance(value, set | frozenset):
+        return str(sorted(value, key=str))  # the order of a set differs between processes
     return str(value.simpleString() if hasattr(value, "simpleString") else value)

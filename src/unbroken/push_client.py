@@ -24,6 +24,8 @@ from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from unbroken.errors import UnbrokenError
+from unbroken.security.challenge import NotProven, Producer
+from unbroken.security.keys import check_token
 
 JSON_TYPE = "application/x-ndjson"
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
@@ -31,8 +33,15 @@ MAX_ANSWER_BYTES = 100_000
 _FINAL = {400, 401, 404, 405, 409, 413}
 """Answers that another attempt would only get again."""
 
+UNAUTHORIZED = 401
+NOT_PROVEN = -1
+"""Stands for the answer of a node that does not prove that it belongs to the flow."""
+
 BEATS = 3
 """Signs of life in the time after which a silent producer would count as failed."""
+
+SESSION_WAIT_S = 2.0
+"""How long a node is given to open a session for signs of life; one that hangs delays none but its own."""
 
 LEAVE_S = 2.0
 """How long a client that is closed tries to say so."""
@@ -73,7 +82,7 @@ class PushClient:
     addresses
         Push addresses (host:port) of the ingress nodes.
     token
-        The token of the dataflow.
+        The token of the dataflow. It is not sent: client and node prove to each other that they have it.
     source
         The name of the pushed source.
     producer_id
@@ -84,6 +93,9 @@ class PushClient:
         How long `send` tries.
     attempt_s
         How long one node is given to answer.
+    bearer
+        Send the token itself to ``addresses``, as other HTTP clients do: for the name of a load balancer, by which no
+        node knows itself. Addresses that a node names are still asked for a proof.
 
     Examples
     --------
@@ -103,13 +115,16 @@ class PushClient:
         next_sequence: int = 1,
         deadline_s: float = 60.0,
         attempt_s: float = 15.0,
+        bearer: bool = False,
     ) -> None:
         if not addresses:
             raise UnbrokenError("A push client needs the address of at least one ingress node.")
         self.addresses = [_host_port(address) for address in addresses]
         self.producer_id = producer_id or uuid.uuid4().hex
         self.next_sequence = next_sequence
-        self._token = token
+        self._token = check_token(token)
+        self._trusted = frozenset(self.addresses if bearer else ())
+        self._sessions: dict[str, tuple[str, float]] = {}
         self._path = f"/push/{quote(source, safe='')}"
         self._deadline_s = deadline_s
         self._attempt_s = attempt_s
@@ -133,7 +148,8 @@ class PushClient:
         from unbroken.transport.auth import read_token
 
         run = RunInfo.read(Path(directory))
-        return cls(push_addresses(run.zookeeper, run.flow), read_token(run.token_file), source, producer_id, **rest)
+        addresses = push_addresses(run.zookeeper, run.flow, run.token_file)
+        return cls(addresses, read_token(run.token_file), source, producer_id, **rest)
 
     def __enter__(self) -> Self:
         return self
@@ -206,6 +222,7 @@ class PushClient:
             # Each round tries every node once, so that nodes that name each other as leader cannot keep us busy.
             waiting = [self._preferred, *(a for a in self.addresses if a != self._preferred)]
             tried: set[str] = set()
+            codes: set[int] = set()
             while waiting:
                 address = waiting.pop(0)
                 tried.add(address)
@@ -214,11 +231,12 @@ class PushClient:
                     raise self._gave_up(batch, said)
                 answer = self._attempt(address, batch, min(left_s, self._attempt_s))
                 said[address] = answer.said
+                codes.add(answer.code)
                 if answer.code == 200 or answer.code in _FINAL:
                     return self._finish(batch, address, answer)
                 if answer.leader is not None and answer.leader not in tried:
                     waiting = [answer.leader, *(a for a in waiting if a != answer.leader)]
-            if deadline - time.monotonic() <= pause_s:
+            if deadline - time.monotonic() <= pause_s or codes == {NOT_PROVEN}:
                 raise self._gave_up(batch, said)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 1.0)
@@ -248,10 +266,15 @@ class PushClient:
         while not still.wait(period_s):
             if self._doubt is not None:
                 continue
-            connection = _connection(address, period_s)
-            with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
-                connection.request("POST", self._path, b"", self._headers(_Batch(0, b"", JSON_TYPE, "alive")))
-                connection.getresponse().read(MAX_ANSWER_BYTES)
+            with contextlib.suppress(OSError, http.client.HTTPException, _NoSession):
+                authorization = self._authorization(address, SESSION_WAIT_S)
+                headers = self._headers(_Batch(0, b"", JSON_TYPE, "alive"), authorization)
+                with contextlib.closing(_connection(address, period_s)) as connection:
+                    connection.request("POST", self._path, b"", headers)
+                    response = connection.getresponse()
+                    response.read(MAX_ANSWER_BYTES)
+                if response.status == UNAUTHORIZED:
+                    self._sessions.pop(address, None)
 
     def _stop_beating(self) -> None:
         self._still.set()
@@ -261,14 +284,25 @@ class PushClient:
     def _attempt(self, address: str, batch: _Batch, timeout_s: float) -> _Answer:
         reused = self._connection is not None and self._connected_to == address
         answer = self._request(address, batch, timeout_s)
-        if answer.code == 0 and reused:
-            # The server may have closed a connection that was idle, which says nothing about the server.
+        # The server may have closed a connection that was idle, or restarted and forgotten a session.
+        forgotten = answer.code == UNAUTHORIZED and self._sessions.pop(address, None) is not None
+        if (answer.code == 0 and reused) or forgotten:
             return self._request(address, batch, timeout_s)
         return answer
 
-    def _headers(self, batch: _Batch) -> dict[str, str]:
+    def _authorization(self, address: str, timeout_s: float) -> str:
+        if address in self._trusted:
+            return f"Bearer {self._token}"
+        session, until = self._sessions.get(address, ("", 0.0))
+        if until <= time.monotonic():
+            with contextlib.closing(_connection(address, timeout_s)) as connection:
+                session, lasts_s = _open_session(connection, Producer.of(self._token, address))
+            self._sessions[address] = (session, time.monotonic() + lasts_s / 2)
+        return f"Session {session}"
+
+    def _headers(self, batch: _Batch, authorization: str) -> dict[str, str]:
         headers = {
-            "Authorization": f"Bearer {self._token}",
+            "Authorization": authorization,
             "Content-Type": batch.content_type,
             "X-Producer-Id": self.producer_id,
             "X-Sequence": str(batch.sequence),
@@ -277,13 +311,17 @@ class PushClient:
 
     def _request(self, address: str, batch: _Batch, timeout_s: float) -> _Answer:
         try:
+            headers = self._headers(batch, self._authorization(address, timeout_s))
             connection = self._connect(address, timeout_s)
-            connection.request("POST", self._path, batch.body, self._headers(batch))
+            connection.request("POST", self._path, batch.body, headers)
             response = connection.getresponse()
             content = response.read(MAX_ANSWER_BYTES)
         except (OSError, http.client.HTTPException) as error:
             self._disconnect()
             return _Answer(0, f"{type(error).__name__}: {error}", None)
+        except _NoSession as error:
+            self._disconnect()
+            return _Answer(error.code, str(error), None)
         if response.will_close or not response.isclosed():
             self._disconnect()
         return _read_answer(response.status, content)
@@ -312,6 +350,42 @@ class PushClient:
 def _connection(address: str, timeout_s: float) -> http.client.HTTPConnection:
     host, _, port = address.rpartition(":")
     return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
+
+
+class _NoSession(Exception):
+    """A node has not opened a session."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(said)
+        self.code = code
+
+
+def _open_session(connection: http.client.HTTPConnection, producer: Producer) -> tuple[str, float]:
+    """Get a session, and how many seconds it is good for; the node proves first that it has the flow's token."""
+
+    def ask(message: Mapping[str, str]) -> dict[str, Any]:
+        connection.request("POST", "/session", json.dumps(message), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        content = response.read(MAX_ANSWER_BYTES)
+        if response.status != 200:
+            # A refusal by a server that has proven nothing is not the word of a node: another one is tried.
+            code = NOT_PROVEN if response.status < 500 else response.status
+            raise _NoSession(code, _read_answer(response.status, content).said)
+        try:
+            value = json.loads(content)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise _NoSession(0, "the answer cannot be read")
+        return value
+
+    try:
+        opened = ask(producer.answer(ask(producer.question())))
+        return str(opened["session"]), float(opened["seconds"])
+    except NotProven as error:
+        raise _NoSession(NOT_PROVEN, str(error)) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise _NoSession(0, "the answer cannot be read") from error
 
 
 def _read_answer(code: int, content: bytes) -> _Answer:

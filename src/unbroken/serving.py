@@ -14,8 +14,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from unbroken.errors import UnbrokenError
+from unbroken.guarded_http import GuardedProtocol, HttpLimits
 
-MOST_CONNECTIONS = 256
 START_DEADLINE_S = 10.0
 LOOK_S = 0.005
 
@@ -23,11 +23,22 @@ LOOK_S = 0.005
 class AppServer:
     """An application on a port of its own; with port 0 on a free one, see ``port`` after `start`.
 
-    ``purpose`` is what it listens for, in a word or two. Connections without requests are kept for ``keep_alive_s``.
+    ``purpose`` is what it listens for, in a word or two. Connections without requests are kept for ``keep_alive_s``,
+    and strangers are held to ``limits``.
     """
 
-    def __init__(self, app: ASGIApp, host: str, port: int, purpose: str, *, keep_alive_s: int = 5) -> None:
-        self._app = app
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        purpose: str,
+        *,
+        keep_alive_s: int = 5,
+        limits: HttpLimits = HttpLimits(),  # noqa: B008
+    ) -> None:
+        self.app = app
+        self._limits = limits
         self.host = host
         self.port = port
         self._purpose = purpose
@@ -44,13 +55,13 @@ class AppServer:
         listener = self._listen()
         self.port = listener.getsockname()[1]
         config = uvicorn.Config(
-            self._app,
+            self.app,
             lifespan="off",
             ws="none",
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=MOST_CONNECTIONS,
+            http=GuardedProtocol.limited(self._limits),
             timeout_keep_alive=self._keep_alive_s,
             timeout_graceful_shutdown=1,
         )

@@ -160,5 +160,8 @@ def check_key_type(name: str, kind: DataType) -> None:
     """Raise if rows cannot be sharded by a column of this Spark type."""
     from pyspark.sql.pandas.types import to_arrow_type
 
+    collation = getattr(kind, "collation", "UTF8_BINARY")
+    if collation != "UTF8_BINARY":
+        raise UnbrokenError(f"column '{name}' is compared by {collation}: texts that count as equal hash differently")
     empty = pa.array([], to_arrow_type(kind, timezone="UTC"))
     shard_of(pa.table({name: empty}), [name], shards=2)

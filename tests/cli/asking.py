@@ -9,6 +9,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
+from support import TOKEN
 from unbroken.cli import cli
 from unbroken.cluster.run_directory import RunInfo
 
@@ -30,7 +31,7 @@ def run_directory(root: Path, name: str, zookeeper: str = "127.0.0.1:1") -> Path
     """What a run leaves in its directory, for the commands that look for it."""
     directory = root / ".unbroken" / name
     (directory / "logs").mkdir(parents=True)
-    (directory / "token").write_text("secret")
+    (directory / "token").write_text(TOKEN)
     for log in ("zookeeper", "node-1", "node-2", "standby-1"):
         (directory / "logs" / f"{log}.log").touch()
     (directory / "shape.json").write_text(json.dumps({"segments": {"totals": 2, "joined": 1}}))

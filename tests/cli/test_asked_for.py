@@ -11,8 +11,8 @@ import pytest
 
 from cli.asking import ask, facts
 from protocol.model_parts import chain
-from support import wait_until
-from unbroken.cli.shared import EXIT_DEADLINE, EXIT_REFUSED, EXIT_UNREACHABLE
+from support import TOKEN, wait_until
+from unbroken.cli.shared import EXIT_DEADLINE, EXIT_FAILED, EXIT_REFUSED, EXIT_UNREACHABLE
 from unbroken.cluster import pausing
 from unbroken.cluster.control import ControlSettings
 from unbroken.cluster.coordination import Callbacks, Coordination
@@ -50,7 +50,7 @@ def joined(name: str, address: str) -> Coordination:
         connected=lambda: NODES,
     )
     settings = ControlSettings(2, transfers=4, return_grace_s=30)
-    told.append(Coordination(connect(address, 10), FLOW, member, programs, settings, callbacks))
+    told.append(Coordination(connect(address, 10, token=TOKEN), FLOW, member, programs, settings, callbacks))
     return told[0]
 
 
@@ -62,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeep
             node = joined(name, running.address)
             stack.callback(node.close)
             node.start()
-        client = connect(running.address, 10)
+        client = connect(running.address, 10, token=TOKEN)
         stack.callback(client.close)
         stack.callback(client.stop)
         wait_until(lambda: read_layout(client, FLOW), DEADLINE_S, "the first layout")
@@ -72,14 +72,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeep
 @pytest.fixture
 def run(server: EmbeddedZooKeeper, tmp_path: Path) -> Iterator[tuple[str, ...]]:
     """The options that name the flow, whose nodes nobody can ask."""
-    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").write_text(TOKEN)
     RunInfo(FLOW, server.address, tmp_path / "token", tmp_path, None).write()
     yield "--dir", str(tmp_path)
     ask("resume", "--dir", str(tmp_path), "--wait", "0")
 
 
 def test_pause_and_resume_reach_the_layout_and_the_history(server: EmbeddedZooKeeper, run: tuple[str, ...]) -> None:
-    client = connect(server.address, 10)
+    client = connect(server.address, 10, token=TOKEN)
     try:
         there = facts("pause", *run, "--wait", "0", "--reason", "the topic is moved")
         assert there["changed"] and there["paused"] and there["reason"] == "the topic is moved"
@@ -107,11 +107,15 @@ def test_a_pause_that_is_not_complete_in_time_stays_asked_for(run: tuple[str, ..
     assert facts("pause", *run, "--wait", "0")["changed"] is False
 
 
-def test_whoever_has_no_token_waits_for_the_layout(server: EmbeddedZooKeeper, run: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", [["pause"], ["resume"], ["status"], ["history"], ["drain", "node-1"]])
+def test_without_the_token_a_flow_is_neither_seen_nor_changed(
+    server: EmbeddedZooKeeper, run: tuple[str, ...], tmp_path: Path, words: list[str]
+) -> None:
     elsewhere = ("--zookeeper", server.address)
-    assert facts("pause", FLOW, *elsewhere, "--wait", "20")["changed"]
-    assert facts("resume", *elsewhere, "--wait", "20")["flow"] == FLOW, "the only flow that this ZooKeeper has"
-    assert ask("status", *elsewhere).exit_code == EXIT_REFUSED
+    assert ask(*words, *elsewhere).exit_code == EXIT_REFUSED
+    (tmp_path / "other").write_text("another token, as long as it has to be")
+    told = ask(*words, *elsewhere, "--token-file", str(tmp_path / "other"))
+    assert told.exit_code == EXIT_FAILED and f"the token does not open flow {FLOW}" in told.stderr
 
 
 def test_a_reason_is_one_line(run: tuple[str, ...]) -> None:
@@ -153,7 +157,7 @@ def test_an_order_that_takes_too_long_stays_asked_for(run: tuple[str, ...]) -> N
 
 
 def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").write_text(TOKEN)
     RunInfo("gone", "127.0.0.1:9", tmp_path / "token", tmp_path, None).write()
     monkeypatch.setattr("unbroken.cli.shared.ANSWER_DEADLINE_S", 0.5)
     monkeypatch.setattr("unbroken.cli.looking.ANSWER_DEADLINE_S", 0.5)
@@ -163,7 +167,7 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_flow_that_this_zookeeper_does_not_know(server: EmbeddedZooKeeper, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret")
+    (tmp_path / "token").write_text(TOKEN)
     where = ("--zookeeper", server.address, "--token-file", str(tmp_path / "token"))
     assert ask("status", "other", *where).exit_code == EXIT_UNREACHABLE
     assert ask("pause", "other", *where).exit_code == EXIT_REFUSED, "it has not begun"

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from cli.asking import ask, facts, run_directory
+from support import TOKEN
 from unbroken.cli.shared import EXIT_UNREACHABLE, Place, Run, find_run
-from unbroken.errors import Refused, Unreachable
+from unbroken.errors import Refused, UnbrokenError, Unreachable
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def test_the_only_run_below_this_directory(here: Path) -> None:
     directory = run_directory(here, "clicks")
     assert find_run(None, None).flow == "clicks"
     assert find_run("clicks", None).directory == Path(".unbroken/clicks")
-    assert find_run(None, directory).token() == "secret"
+    assert find_run(None, directory).token() == TOKEN
 
 
 def test_several_runs_have_to_be_told_apart(here: Path) -> None:
@@ -37,14 +38,17 @@ def test_several_runs_have_to_be_told_apart(here: Path) -> None:
 
 
 def test_a_flow_on_other_machines(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here / "token").write_text("theirs\n")
+    (here / "token").write_text(f"{TOKEN}\n")
     run_directory(here, "clicks")
     found = find_run("orders", None, "zk1:2181", here / "token")
-    assert found == Place("orders", "zk1:2181", here / "token") and found.token() == "theirs"
+    assert found == Place("orders", "zk1:2181", here / "token") and found.token() == TOKEN
     with pytest.raises(Refused, match="--token-file, or UNBROKEN_TOKEN"):
         find_run("orders", None, "zk1:2181").token()
-    monkeypatch.setenv("UNBROKEN_TOKEN", "given")
-    assert find_run("orders", None, "zk1:2181").token() == "given"
+    monkeypatch.setenv("UNBROKEN_TOKEN", TOKEN)
+    assert find_run("orders", None, "zk1:2181").token() == TOKEN
+    monkeypatch.setenv("UNBROKEN_TOKEN", "short")
+    with pytest.raises(UnbrokenError, match="too short: 5 characters"):
+        find_run("orders", None, "zk1:2181").token()
 
 
 def test_a_directory_is_not_overruled_by_the_environment(here: Path) -> None:

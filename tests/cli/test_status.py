@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
-from metrics.statuses import replica, running, shard
+from metrics.statuses import replica, running, shard, sink, stuck
+from support import TOKEN
+from unbroken.cli import cli
+from unbroken.cli.shared import EXIT_DEGRADED, EXIT_OK
 from unbroken.cluster.summary import in_words, since, span, summarize
 from unbroken.cluster.watch import status_view
 
@@ -73,6 +79,54 @@ def test_what_somebody_should_look_at() -> None:
     assert "tentative: results of sums.0 are given out without numbers and will be replaced" in told
     assert "stopped: sums.0#1: out of memory" in told
     assert any(line.startswith("diverged: replicas disagreed 1 time") for line in told)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"ingress": {"stuck": {"numbers": stuck(40.0, "no such file")}}}, "source numbers on b: its rows of pulse 43"),
+        ({"ingress": {"busy_ms": 31_000.0}}, "ingress on b: its thread has been at one job for 31 s"),
+        ({"sinks": {"sums.0>mail.0": sink(stopped=41)}}, "sink sums.0>mail.0 on b: it has stopped at unit 41"),
+        ({"sinks": {"sums.0>mail.0": sink(waits_ms=45_000.0)}}, "sink sums.0>mail.0 on b: it has not taken its next"),
+    ],
+    ids=["source", "ingress", "stopped sink", "stuck sink"],
+)
+def test_a_flow_whose_parts_make_no_progress_is_not_well(
+    changes: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = node("b")
+    if "ingress" in changes:
+        changes = {"ingress": {**other["ingress"], **changes["ingress"]}}
+    states = [node("a"), {**other, **changes}]
+    found = summarize(states)
+    assert found.redundant and not found.well
+    assert any(line.startswith(f"stuck: {told}") for line in in_words(found, NOW_MS)), in_words(found, NOW_MS)
+    assert checked(monkeypatch, states) == EXIT_DEGRADED
+    assert checked(monkeypatch, [node("a"), node("b")]) == EXIT_OK
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, states: list[dict[str, Any]]) -> int:
+    """The exit code of `unbroken status --check` of a flow with these nodes."""
+
+    class Reader:
+        directory = SimpleNamespace(away=False)
+
+        def __init__(self, *_: object) -> None: ...
+
+        def __enter__(self) -> Reader:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def read(self) -> list[dict[str, Any]]:
+            return states
+
+    monkeypatch.setattr("unbroken.cluster.status_reader.StatusReader", Reader)
+    monkeypatch.setenv("UNBROKEN_TOKEN", TOKEN)
+    asked = ["status", "orders", "--zookeeper", "127.0.0.1:1", "--check", "--json"]
+    result = CliRunner().invoke(cli, asked)
+    assert json.loads(result.stdout)["summary"]["well"] == (result.exit_code == EXIT_OK), result.output
+    return result.exit_code
 
 
 def test_the_first_replica_to_be_ready_is_what_is_seen_downstream() -> None:

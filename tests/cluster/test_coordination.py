@@ -16,7 +16,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from protocol.model_parts import chain
-from support import wait_until
+from support import TOKEN, wait_until
 from unbroken.cluster.control import ControlSettings
 from unbroken.cluster.coordination import Callbacks, Coordination
 from unbroken.cluster.documents import (
@@ -73,7 +73,7 @@ class Node:
         name_deadline_s: float = 10.0,
     ) -> None:
         self.member = Member(name, f"{name}:1", "", "here", 1, f"{name}-{id(self)}", disk, standby)
-        self.client = connect(address, SESSION_S)
+        self.client = connect(address, SESSION_S, token=TOKEN)
         self.members: dict[NodeId, Member] = {}
         self.known: set[NodeId] = set()
         self.layouts: list[Layout] = []
@@ -116,7 +116,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeep
 
 @pytest.fixture(scope="module")
 def zk(server: EmbeddedZooKeeper) -> Iterator[KazooClient]:
-    client = connect(server.address, SESSION_S)
+    client = connect(server.address, SESSION_S, token=TOKEN)
     yield client
     client.stop()
     client.close()
@@ -181,7 +181,8 @@ def test_of_two_changes_of_the_in_sync_set_one_succeeds(server: EmbeddedZooKeepe
         wait_until(lambda: a.syncs[-1].version == b.syncs[-1].version == 1, 10, "both to see the change")
         assert a.syncs[-1] == b.syncs[-1] and a.syncs[-1].leader in {"a", "b"}
         stored = json.loads(zk.get(f"/unbroken/{flow}/in-sync")[0])
-        assert stored == {"term": 2, "leader": a.syncs[-1].leader, "members": [a.syncs[-1].leader]}
+        wanted = {"term": 2, "leader": a.syncs[-1].leader, "members": [a.syncs[-1].leader]}
+        assert stored == {**wanted, "run": a.layouts[-1].run, "base": 0}
 
 
 def test_a_member_that_the_layout_has_given_up_changes_nothing(server: EmbeddedZooKeeper, zk: KazooClient) -> None:
@@ -316,8 +317,8 @@ def test_the_name_of_a_killed_process_is_free_when_its_session_has_ended(
         orphan = Member("b", "b:1", "", "here", 1, "killed", "disk")
         create = f"create('/unbroken/{flow}/members/b', {orphan.to_bytes()!r}, ephemeral=True)"
         code = (
-            "import time; from kazoo.client import KazooClient as K; "
-            f"k = K(hosts='{server.address}', timeout={SESSION_S}); k.start(); k.{create}; time.sleep(60)"
+            "import time; from unbroken.cluster.documents import connect; "
+            f"connect('{server.address}', {SESSION_S}, token={TOKEN!r}).{create}; time.sleep(60)"
         )
         process = subprocess.Popen([sys.executable, "-c", code])
         wait_until(lambda: "b" in read_members(zk, flow), 20, "the process to join")
@@ -366,7 +367,7 @@ def test_everything_goes_on_after_zookeeper_was_killed(tmp_path: Path) -> None:
         a.coordination.report("said while ZooKeeper was away")
         server.start()
         wait_until(lambda: a.client.connected and b.client.connected, 30, "both sessions to be back")
-        zk = connect(server.address, SESSION_S)
+        zk = connect(server.address, SESSION_S, token=TOKEN)
         try:
             wait_until(lambda: "said while ZooKeeper was away" in sentences(zk, "killed"), 10, "the report")
             wait_until(lambda: set(read_members(zk, "killed")) == {"a", "b"}, 10, "both members to be there")

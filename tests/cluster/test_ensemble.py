@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cluster.test_coordination import Node, lost, sentences
-from support import wait_until
+from support import TOKEN, wait_until
 from unbroken.cluster.documents import connect, read_members
 from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 
@@ -79,7 +79,7 @@ def test_the_loss_of_the_leading_server_is_no_loss_of_a_node(servers: list[Serve
         rest = [server for server in servers if server is not leader]
         wait_until(lambda: any(server.leads for server in rest), 30, "another server to lead")
         a.coordination.report("said to those that are left")
-        zk = connect(",".join(server.address for server in rest), 10)
+        zk = connect(",".join(server.address for server in rest), 10, token=TOKEN)
         try:
             wait_until(lambda: "said to those that are left" in sentences(zk, "kept"), 30, "the report")
             wait_until(lambda: set(read_members(zk, "kept")) == {"a", "b"}, 20, "both members to be there")

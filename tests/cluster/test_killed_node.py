@@ -17,7 +17,8 @@ from support import wait_until
 from unbroken.cli import cli
 from unbroken.client import Result, Subscription
 from unbroken.cluster.launcher import LocalCluster
-from unbroken.transport.auth import call_options
+from unbroken.security.certificates import credentials
+from unbroken.transport.auth import open_client
 
 PULSES = 24
 ROWS_PER_PULSE = 2_000
@@ -151,7 +152,7 @@ def check_cli(directory: Path, killed: str) -> None:
 def check_token(cluster: LocalCluster) -> None:
     """Nobody gets in without the token, and the token is for its owner only."""
     address = next(s["address"] for s in cluster.status() if s["state"] == "running")
-    client = flight.connect(f"grpc://{address}")
-    with pytest.raises(flight.FlightUnauthenticatedError):
-        list(client.do_action(flight.Action("status", b"{}"), call_options("wrong")))
+    client = open_client(address, credentials("another token, as long as it has to be"))
+    with pytest.raises(flight.FlightUnavailableError):
+        list(client.do_action(flight.Action("status", b"{}"), flight.FlightCallOptions(timeout=5)))
     assert os.stat(cluster.directory / "token").st_mode & 0o077 == 0

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from support import wait_until
+from support import TOKEN, wait_until
+from unbroken.cli.shared import exit_code
 from unbroken.cluster.documents import Member, connect
 from unbroken.cluster.launcher import LocalCluster
 from unbroken.cluster.node_main import NodeOptions, run_node
@@ -17,7 +18,7 @@ from unbroken.cluster.processes import spawn
 from unbroken.cluster.run_directory import RunInfo
 from unbroken.cluster.watch import follow, greet
 from unbroken.cluster.zookeeper import EmbeddedZooKeeper
-from unbroken.errors import UnbrokenError
+from unbroken.errors import Refused, UnbrokenError
 
 FLOW = """
 from unbroken import Dataflow, Generator, Parquet
@@ -39,7 +40,7 @@ def flow_file(tmp_path: Path) -> Path:
 def earlier_run(directory: Path) -> Path:
     """A directory as a run leaves it."""
     (directory / "node-1" / "units").mkdir(parents=True)
-    (directory / "token").write_text("secret")
+    (directory / "token").write_text(TOKEN)
     RunInfo("tiny", "127.0.0.1:1", directory / "token", directory, os.getpid()).write()
     return directory
 
@@ -50,10 +51,10 @@ def test_an_earlier_run_is_gone_on_with_and_deleted_only_when_asked(flow_file: P
     assert not first.resumed
     earlier_run(state)
     second = LocalCluster(flow_file, state)
-    assert second.resumed and second.token == "secret"
+    assert second.resumed and second.token == TOKEN
     assert (state / "node-1" / "units").is_dir()
     third = LocalCluster(flow_file, state, fresh=True)
-    assert not third.resumed and third.token != "secret"
+    assert not third.resumed and third.token != TOKEN
     assert sorted(path.name for path in state.iterdir()) == ["logs", "shape.json", "token"]
 
 
@@ -71,9 +72,34 @@ def test_the_state_of_a_flow_of_another_shape_is_refused(flow_file: Path, tmp_pa
     LocalCluster(flow_file, state)
     earlier_run(state)
     flow_file.write_text(flow_file.read_text().replace('name="same"', 'name="other"').replace('"same"', '"other"'))
-    with pytest.raises(UnbrokenError, match=r"segments were {'same': 1} and are {'other': 1}"):
+    with pytest.raises(UnbrokenError, match=r"the segments: was \['same'\] and is \['other'\]"):
         LocalCluster(flow_file, state)
     assert (state / "node-1" / "units").is_dir()
+
+
+def test_the_state_of_a_flow_with_other_keys_is_refused_before_anything_starts(flow_file: Path, tmp_path: Path) -> None:
+    state, split = tmp_path / "state", 'name="same", shards=2, shard_by=["value"]'
+    flow_file.write_text(flow_file.read_text().replace('name="same"', split))
+    LocalCluster(flow_file, state)
+    earlier_run(state)
+    assert LocalCluster(flow_file, state).resumed
+    flow_file.write_text(flow_file.read_text().replace('["value"]', '["id"]'))
+    with pytest.raises(Refused, match=r"split for same: was \['value'\] and is \['id'\]\. Run the file") as refused:
+        LocalCluster(flow_file, state)
+    assert exit_code(refused.value) == 2
+    assert (state / "node-1" / "units").is_dir()
+    flow_file.write_text(flow_file.read_text().replace('shard_by=["id"]', 'shard_by=["value"], output_mode="update"'))
+    assert LocalCluster(flow_file, state).resumed  # an upgrade may have changed that: the nodes know
+
+
+def test_a_damaged_shape_is_told(flow_file: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    LocalCluster(flow_file, state)
+    earlier_run(state)
+    for damage in ("", "{}", '{"program": 5}', "[]"):
+        (state / "shape.json").write_text(damage)
+        with pytest.raises(UnbrokenError, match=r"shape\.json is damaged .* --fresh"):
+            LocalCluster(flow_file, state)
 
 
 def test_a_start_that_was_interrupted_at_once_is_started_over(flow_file: Path, tmp_path: Path) -> None:
@@ -104,6 +130,21 @@ def test_sinks_are_looked_at_before_anything_is_deleted(flow_file: Path, tmp_pat
     assert (state / "node-1" / "units").is_dir()
 
 
+def test_a_new_run_may_add_to_sinks_if_it_is_told_to(
+    flow_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "same.0-to-files.0-0000000001.parquet").touch()
+    with pytest.raises(UnbrokenError, match="--add-to-sinks"):
+        LocalCluster(flow_file, tmp_path / "state")
+    cluster = LocalCluster(flow_file, tmp_path / "state", add_to_sinks=True)
+    started: list[list[str]] = []
+    monkeypatch.setattr("unbroken.cluster.launcher.spawn", lambda command, **_: started.append(command))
+    monkeypatch.setattr(cluster, "zookeeper_for", lambda name: "zk:1")
+    cluster.start_node("node-1")
+    assert "--add-to-sinks" in started[0]
+
+
 def test_the_flow_file_is_not_deleted_with_the_state(flow_file: Path, tmp_path: Path) -> None:
     earlier_run(tmp_path)
     with pytest.raises(UnbrokenError, match="lies in"):
@@ -131,7 +172,7 @@ def test_a_damaged_run_file_is_named(tmp_path: Path) -> None:
 def test_a_node_refuses_a_directory_of_something_else(flow_file: Path, tmp_path: Path) -> None:
     used = tmp_path / "node-1"
     (used / "units").mkdir(parents=True)
-    options = NodeOptions("node-1", flow_file, "127.0.0.1:1", used, "secret")
+    options = NodeOptions("node-1", flow_file, "127.0.0.1:1", used, TOKEN)
     with pytest.raises(UnbrokenError, match="is not the directory of a node"):
         run_node(options)
 
@@ -140,7 +181,7 @@ def test_the_state_of_a_node_is_kept_per_flow(flow_file: Path, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".unbroken" / "tiny" / "n" / "units").mkdir(parents=True)
     with pytest.raises(UnbrokenError, match=r"\.unbroken/tiny/n holds files"):
-        run_node(NodeOptions("n", flow_file, "127.0.0.1:1", None, "secret"))
+        run_node(NodeOptions("n", flow_file, "127.0.0.1:1", None, TOKEN))
 
 
 class Sleepers(LocalCluster):
@@ -157,7 +198,7 @@ def test_zookeeper_is_restarted_and_the_dead_are_told_once(flow_file: Path, tmp_
     with Sleepers(flow_file, tmp_path / "state") as cluster:
         cluster.start()
         address = cluster.zookeeper.address
-        zk = connect(address, 10)
+        zk = connect(address, 10, token=cluster.token)
         try:
             member = Member("node-2", "127.0.0.1:1", "127.0.0.1:2", "here", 1, "x")
             zk.create("/unbroken/tiny/members/node-2", member.to_bytes(), makepath=True)

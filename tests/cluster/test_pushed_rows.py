@@ -42,7 +42,7 @@ def test_pushes_and_files_survive_a_kill(tmp_path: Path, monkeypatch: pytest.Mon
     with LocalCluster(FLOW, tmp_path / "state") as cluster:
         cluster.start()
         cluster.wait_ready()
-        zookeeper = connect(cluster.zookeeper.address, 10)
+        zookeeper = connect(cluster.zookeeper.address, 10, token=cluster.token)
         addresses = [member.push for member in read_members(zookeeper, "pushed").values()]
         zookeeper.stop()
         with cluster.subscribe("live") as results:

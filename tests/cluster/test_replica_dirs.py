@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from unbroken.checksum import Damaged
+from unbroken.cluster import replica_dirs
 from unbroken.cluster.replica_dirs import ReplicaDirs
 from unbroken.cluster.warmup import made_up_rows
 from unbroken.errors import UnbrokenError
+from unbroken.ingress.base import IngressBase
+from unbroken.ingress.logfile import IngressLogFile
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.units import Digest, UnitHeader
 from unbroken.spark.types import arrow_schema, parse_schema
@@ -29,7 +34,7 @@ def test_an_identity_is_made_once_and_belongs_to_the_disk(tmp_path: Path) -> Non
     first = ReplicaDirs(tmp_path / "a").identity()
     assert ReplicaDirs(tmp_path / "a").identity() == first != ReplicaDirs(tmp_path / "b").identity()
     (tmp_path / "a" / "identity.json").write_text("{")
-    with pytest.raises(UnbrokenError, match="is damaged"):
+    with pytest.raises(UnbrokenError, match="damaged file"):
         ReplicaDirs(tmp_path / "a").identity()
 
 
@@ -60,6 +65,78 @@ def test_units_are_found_again_without_holes(tmp_path: Path) -> None:
     assert state.outboxes[OUT].base == 5 and state.outboxes[OUT].headers == (headers[6], headers[7])
     assert state.inboxes[IN] == (arrived,)
     assert not torn.exists() and not dirs.store.outbox_path(REPLICA, OUT, 3).exists()
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def filled(dirs: ReplicaDirs, replica: ReplicaId, stream: StreamId, numbers: Iterable[int]) -> list[UnitHeader]:
+    dirs.identity()
+    dirs.begin([replica])
+    headers = []
+    for number in numbers:
+        header, data = unit(stream, number)
+        dirs.store.write(dirs.store.outbox_path(replica, stream, number), data)
+        headers.append(header)
+    return headers
+
+
+def test_a_damaged_unit_of_an_outbox_is_produced_again_with_those_after_it(tmp_path: Path) -> None:
+    """Without them: what is before the damage stays, as its consumers may need it."""
+    dirs = ReplicaDirs(tmp_path)
+    headers = filled(dirs, REPLICA, OUT, range(1, 6))
+    flip(dirs.store.outbox_path(REPLICA, OUT, 3))
+    state = dirs.state(REPLICA)
+    assert state.outboxes[OUT].base == 0 and state.outboxes[OUT].headers == tuple(headers[:2])
+    assert not dirs.store.outbox_path(REPLICA, OUT, 4).exists()
+
+
+def test_a_replica_with_a_damaged_result_that_is_part_of_its_state_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = ReplicaDirs(tmp_path)
+    filled(dirs, REPLICA, OUT, range(1, 6))
+    path = dirs.store.outbox_path(REPLICA, OUT, 3)
+    flip(path)
+    monkeypatch.setattr(replica_dirs, "committed_batches", lambda _: 4)
+    monkeypatch.setattr(replica_dirs, "offset_at", lambda *_: {"cut": 4})
+    with pytest.raises(Damaged, match=str(path)):
+        dirs.state(REPLICA)
+
+
+def test_a_damaged_unit_of_the_ingress_is_recomputed_from_its_log(tmp_path: Path) -> None:
+    dirs = ReplicaDirs(tmp_path)
+    headers = filled(dirs, INGRESS, IN, range(5, 9))
+    IngressLogFile(dirs.ingress_log(INGRESS)).rebase(IngressBase(6, 6, finished=True))
+    flip(dirs.store.outbox_path(INGRESS, IN, 7))
+    stored = dirs.state(INGRESS).outboxes[IN]
+    assert (stored.base, stored.headers) == (4, tuple(headers[:2]))
+    assert not dirs.store.outbox_path(INGRESS, IN, 8).exists()
+
+
+def test_a_damaged_unit_of_an_inbox_is_fetched_again(tmp_path: Path) -> None:
+    dirs = ReplicaDirs(tmp_path)
+    filled(dirs, REPLICA, OUT, [])
+    for number in (1, 2, 3):
+        dirs.store.write(dirs.store.inbox_path(REPLICA, IN, number), unit(IN, number)[1])
+    path = dirs.store.inbox_path(REPLICA, IN, 2)
+    flip(path)
+    assert [header.number for header in dirs.state(REPLICA).inboxes[IN]] == [1, 3] and not path.exists()
+
+
+def test_no_flipped_bit_of_an_identity_passes(tmp_path: Path) -> None:
+    ReplicaDirs(tmp_path).identity()
+    path = tmp_path / "identity.json"
+    raw = path.read_bytes()
+    for bit in range(8 * len(raw)):
+        data = bytearray(raw)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        with pytest.raises(Damaged, match="identity"):
+            ReplicaDirs(tmp_path).identity()
 
 
 def test_an_ingress_that_has_yet_to_begin_is_empty(tmp_path: Path) -> None:

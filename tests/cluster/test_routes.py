@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from support import TOKEN
 from unbroken.cli import cli
 from unbroken.cluster import node_main
 from unbroken.cluster.documents import Member
@@ -67,7 +68,7 @@ class Started:
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
     recorder = Started()
     monkeypatch.setattr(node_main, "run_node", recorder)
-    monkeypatch.setenv("UNBROKEN_TOKEN", "secret")
+    monkeypatch.setenv("UNBROKEN_TOKEN", TOKEN)
     monkeypatch.delenv("UNBROKEN_ROUTES", raising=False)
     yield recorder
 

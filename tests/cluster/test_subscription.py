@@ -15,7 +15,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from protocol.model_parts import chain
-from support import wait_until
+from support import TOKEN, wait_until
 from unbroken import client as client_module
 from unbroken import client_hosts
 from unbroken.client import Event, Reconciled, Result, Subscription, Undo, push_addresses, subscribe
@@ -26,6 +26,7 @@ from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.layout import chained_placement
 from unbroken.protocol.messages import Ack, Message, Subscribe
 from unbroken.protocol.outbox import Outbox
+from unbroken.protocol.run import Run
 from unbroken.protocol.units import Digest, UnitHeader
 from unbroken.testing.proxies import Proxies
 from unbroken.transport.server import NodeServer
@@ -33,12 +34,30 @@ from unbroken.transport.store import encode_unit
 
 pytestmark = pytest.mark.cluster
 
-TOKEN = "secret"
 STREAM = StreamId(ShardId("s0", 0), ShardId("sink", 0))
 PRODUCER = ReplicaId(STREAM.producer, 0)
 FORK = StreamId(ShardId("s0~", 0), STREAM.consumer)
 TOPOLOGY = replace(chain((1,)), client_sinks=frozenset({"sink"}))
 flows = (f"flow-{number}" for number in itertools.count())
+
+
+class Inbox:
+    """The messages of a subscriber's latest link."""
+
+    def __init__(self, host: Host, peer: str) -> None:
+        self._host = host
+        self._peer = peer
+
+    def put(self, message: Message) -> bool:
+        if self._host.latest.get(self._peer) is not self:
+            return False
+        self._host.message_arrived(self._peer, message)
+        return True
+
+    def close(self) -> None:
+        if self._host.latest.get(self._peer) is self:
+            del self._host.latest[self._peer]
+            self._host.subscriber_gone(self._peer)
 
 
 class Host:
@@ -49,6 +68,7 @@ class Host:
         self._box = Outbox(STREAM, frozenset(), retain=retain)
         self._routes: dict[str, str] = {}
         self.heard: dict[str, int] = {}
+        self.latest: dict[str, Inbox] = {}
         self._lock = threading.Lock()
         self.server = NodeServer("127.0.0.1", 0, TOKEN, self, 0.1)
 
@@ -81,6 +101,10 @@ class Host:
     def _send(self) -> None:
         for subscriber, number in self._box.sends():
             self.server.send_unit(self._routes[subscriber], PRODUCER, self._box.headers[number])
+
+    def linked(self, peer: str) -> Inbox:
+        inbox = self.latest[peer] = Inbox(self, peer)
+        return inbox
 
     def message_arrived(self, sender: str, message: Message) -> None:
         with self._lock:
@@ -116,6 +140,9 @@ class Host:
     def status(self) -> dict[str, Any]:
         raise NotImplementedError
 
+    def wish(self, kind: str, source: str, pulse: int, hold: int) -> str | None:
+        return None
+
     def request_stop(self) -> None:
         raise NotImplementedError
 
@@ -129,7 +156,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def zk(address: str) -> Iterator[KazooClient]:
-    client = connect(address, 10)
+    client = connect(address, 10, token=TOKEN)
     yield client
     client.stop()
     client.close()
@@ -154,7 +181,7 @@ def flow_on(zk: KazooClient, *hosts: Host) -> str:
     """A flow with a layout on nodes a and b, of which ``hosts`` have joined."""
     flow = next(flows)
     zk.create(f"{root_of(flow)}/layout", layout_bytes(chained_placement(TOPOLOGY, {"a": "", "b": ""})), makepath=True)
-    zk.create(f"{root_of(flow)}/topology", topology_bytes(TOPOLOGY, "run"))
+    zk.create(f"{root_of(flow)}/topology", topology_bytes(TOPOLOGY, Run("run")))
     for host in hosts:
         host.join(zk, flow)
     return flow
@@ -184,7 +211,7 @@ def test_results_are_iterated_over_to_the_end(
     results = subscribe(address, flow, "sink", token_file)
     assert [result.header.number for result in results] == list(range(1, 101))
     assert results.ended and results.next(None) is None
-    assert push_addresses(address, flow) == ["127.0.0.1:7", "127.0.0.1:7"]
+    assert push_addresses(address, flow, token_file) == ["127.0.0.1:7", "127.0.0.1:7"]
 
 
 def test_a_late_subscriber_begins_with_the_oldest_unit_kept(
@@ -364,6 +391,6 @@ def test_sinks_that_cannot_be_read_are_refused(
     flow = flow_on(zk)
     with pytest.raises(UnbrokenError, match="has no sink 'life'; sinks that can be read: sink"):
         subscribe(address, flow, "life", token_file)
-    zk.set(f"{root_of(flow)}/topology", topology_bytes(chain((1,)), "run"))
+    zk.set(f"{root_of(flow)}/topology", topology_bytes(chain((1,)), Run("run")))
     with pytest.raises(UnbrokenError, match=r"written by the nodes.*Client\(\)"):
         subscribe(address, flow, "sink", token_file)

@@ -13,6 +13,7 @@ from unbroken.cluster.coordination import Callbacks, Coordination
 from unbroken.cluster.documents import Member, Suspicion, read_suspicions
 from unbroken.cluster.hosting import Hosting
 from unbroken.cluster.links import Links
+from unbroken.config import Settings
 from unbroken.protocol.events import LinkLost, LinkUp
 from unbroken.protocol.instructions import Suspect, Trust
 
@@ -39,10 +40,13 @@ class Client:
         owner, data = self.documents[path]
         return data, SimpleNamespace(ephemeralOwner=owner)
 
+    def get_async(self, path: str) -> Any:
+        return SimpleNamespace(get=lambda timeout=None: self.get(path))
+
     def exists(self, path: str) -> Any:
         return self.get(path)[1] if path in self.documents else None
 
-    def create(self, path: str, data: bytes, ephemeral: bool = False) -> None:
+    def create(self, path: str, data: bytes, ephemeral: bool = False, makepath: bool = False) -> None:
         assert ephemeral
         if path in self.documents:
             raise NodeExistsError
@@ -140,7 +144,7 @@ def test_the_controller_reads_who_is_suspected_by_whom() -> None:
 
 def test_links_know_who_is_linked_at_this_moment() -> None:
     posted: list[object] = []
-    links = Links(cast(Any, SimpleNamespace(name="a", post=posted.append)))
+    links = Links(cast(Any, SimpleNamespace(name="a", post_link=lambda _peer, event: posted.append(event))))
     links._handlers.up("b")
     assert links.connected == links.known == {"a", "b"}
     links._handlers.lost("b")
@@ -151,7 +155,8 @@ def test_links_know_who_is_linked_at_this_moment() -> None:
 def test_the_history_says_who_suspects_whom_and_for_how_long() -> None:
     client, told = Client(), list[str]()
     found = coordination(client)
-    node = SimpleNamespace(name="a", tell=told.append, coordination=found, post=print, read_outbox=print)
+    flow = SimpleNamespace(settings=Settings())
+    node = SimpleNamespace(name="a", tell=told.append, coordination=found, post=print, read_outbox=print, flow=flow)
     hosting = Hosting(cast(Any, node))
     hosting.suspect(Suspect("b", "the connection to b broke"))
     work(found)

@@ -129,6 +129,119 @@ def test_every_line_is_a_row_or_a_bad_row_as_if_it_were_alone(lines: list[bytes]
     rows = parse(b"\n".join(lines) + b"\n")
     filled = [line for line in lines if line.removesuffix(b"\r")]
     assert rows.table.num_rows + len(rows.bad) == len(filled)
-    table, wrong = CsvFormat(PAIR, PAIR.names).read_lines([line.removesuffix(b"\r") for line in filled])
-    assert table.to_pylist() == rows.table.to_pylist()
-    assert [wrong[i] for i in sorted(wrong)] == [bad.reason for bad in rows.bad]
+    form = CsvFormat(PAIR, PAIR.names)
+    alone = [form.read_lines([line.removesuffix(b"\r")]) for line in filled]
+    assert pa.concat_tables([PAIR.empty_table(), *(table for table, _ in alone)]).to_pylist() == rows.table.to_pylist()
+    wrong = [line for line, (_, bad) in zip(filled, alone, strict=True) if bad]
+    assert [form.reason(line.removesuffix(b"\r")) for line in wrong] == [bad.reason for bad in rows.bad]
+
+
+CELLS = st.sampled_from(
+    [
+        *(
+            "1",
+            "-1",
+            "+1",
+            "007",
+            "0x1F",
+            "0X7f",
+            "0xFFFFFFFFFFFFFFFF",
+            "0x",
+            " 1 ",
+            "\t1",
+            "1.5",
+            "1.",
+            "5.e3",
+            ".5",
+            "1e400",
+        ),
+        *(
+            "inf",
+            "-Inf",
+            "NaN",
+            "infinity",
+            "1e-400",
+            "",
+            '""',
+            '"a"',
+            '"a,b"',
+            '"a""b"',
+            '"a"x',
+            'x"y',
+            '"',
+            "true",
+            "True",
+        ),
+        *("tRue", " true", "2024-01-01", " 2024-01-01", "2024-01-01T00:00:00Z", "2024-01-01 00:00", "0000-01-01", "-5"),
+        *(
+            "1700000000123",
+            "99999999999999999",
+            "/wA=",
+            "?",
+            "1.234",
+            "1e-9999999",
+            "1e3",
+            "123456789.12",
+            "1.5EUR",
+            "\x00",
+        ),
+        *("é", "9" * 5000, "127", "128", "-129", "3.5e38", "2024-01-01T99", "yesterday"),
+    ]
+)
+RICH = [
+    schema("n long, s string"),
+    schema("x double, f float, n byte"),
+    schema("t timestamp, d date, u timestamp_ntz"),
+    schema("m decimal(10,2), b boolean"),
+    schema("z binary, n int NOT NULL"),
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(RICH))
+def test_whether_a_line_counts_does_not_depend_on_its_neighbours(data: st.DataObject, of: pa.Schema) -> None:
+    cells = st.lists(CELLS, min_size=len(of), max_size=len(of) + 1)
+    lines = [",".join(each).encode() for each in data.draw(st.lists(cells, min_size=1, max_size=15))]
+    together = parse_csv(b"\n".join(lines), of, "in", 10**6, header=False)
+    alone = [parse_csv(line, of, "in", 10**6, header=False) for line in lines]
+    form = CsvFormat(of, of.names)
+    apart = [form.read_lines([line]) for line in lines if line]
+    together.table.validate(full=True)
+    for tables in ([rows.table for rows in alone], [of.empty_table(), *(table for table, _ in apart)]):
+        assert str(pa.concat_tables(tables).to_pylist()) == str(together.table.to_pylist())
+    assert together.rejected == sum(rows.rejected for rows in alone) == sum(len(wrong) for _, wrong in apart)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=200), st.booleans(), st.sampled_from(RICH))
+def test_any_bytes_are_rows_or_bad_rows(data: bytes, header: bool, of: pa.Schema) -> None:
+    rows = parse_csv(data, of, "in", 100, header=header)
+    rows.table.validate(full=True)
+    assert rows.rejected == len(rows.bad) and all(bad.reason for bad in rows.bad)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "texts"),
+    [
+        ("long", [b"0xFFFFFFFFFFFFFFFF", b"0x1F", b" 7\t", b"-007", b"9223372036854775807"]),
+        ("byte", [b"0xFF", b"0x7f", b"-128"]),
+        ("double", [b"+.5", b"5.e3", b"-Inf", b"1e400", b"1e-400", b" 1 "]),
+        ("boolean", [b"TRUE", b"false"]),
+        (
+            "timestamp",
+            [b"-5", b"2024-01-01", b"2024-01-01 03", b"2024-01-01T03:04+01", b"2024-01-01T03:04:05.123456789Z"],
+        ),
+        ("date", [b" 2024-02-29"]),
+    ],
+)
+def test_unusual_values_mean_the_same_next_to_a_wrong_one(ddl: str, texts: list[bytes]) -> None:
+    of = schema(f"x {ddl}, s string")
+    right = b"".join(text + b",a\n" for text in texts)
+    rows = parse_csv(right + b"wrong,a\n", of, "in", 1000, header=False)
+    assert rows.table.equals(parse_csv(right, of, "in", 1000, header=False).table)
+    assert rows.table.num_rows == len(texts) and rows.rejected == 1
+
+
+def test_lines_whose_wrong_numbers_of_values_cancel_out_are_both_bad() -> None:
+    rows = parse(b"7,ok\n" * 600 + b"1\n1,a,b\n" + b"7,ok\n" * 600)
+    assert rows.table.num_rows == 1200 and [bad.origin for bad in rows.bad] == ["in:601", "in:602"]

@@ -22,9 +22,9 @@ class Feed:
     def __init__(self, path: Path, **options: Any) -> None:
         self.path = path
         self.source = Files(path, **{"format": "json", "schema": "n long", **options})
-        self.reader = self.source.open()
-        self.position: Position | None = None
         self.now_ms = 1_000
+        self.reader = self.restart()
+        self.position: Position | None = None
 
     def write(self, name: str, *numbers: int) -> Path:
         path = self.path / name
@@ -47,8 +47,13 @@ class Feed:
         assert self.pulse().table.num_rows == 0
 
     def restart(self) -> FilesReader:
-        self.reader = self.source.open()
+        self.reader = FilesReader(self.source, lambda: self.now_ms / 1000)
         return self.reader
+
+    def offer(self, wait_ms: int = 200) -> Position:
+        """Where the next pulse would end."""
+        self.now_ms += wait_ms
+        return self.reader.poll(self.position, self.now_ms).position
 
     @staticmethod
     def numbers(rows: Rows) -> list[int]:
@@ -140,8 +145,8 @@ def test_an_offer_that_was_not_agreed_is_made_again(feed: Feed) -> None:
     feed.write("a", 1)
     feed.pulse_nothing_else()
     start = feed.position
-    first = feed.reader.poll(start, 10_000).position
-    assert feed.reader.poll(start, 10_300).position == first
+    first = feed.offer()
+    assert feed.offer(300) == first
     assert feed.numbers(feed.reader.read(start, first)) == [1]
     assert feed.numbers(feed.source.open().read(start, first)) == [1]
 
@@ -172,7 +177,7 @@ def test_positions_stay_small(tmp_path: Path) -> None:
 def test_what_was_agreed_is_read_even_if_the_file_grew(feed: Feed) -> None:
     path = feed.write("a", 1)
     feed.pulse_nothing_else()
-    end = feed.reader.poll(feed.position, 10_000).position
+    end = feed.offer()
     with open(path, "a") as file:
         file.write('{"n":2}\n')
     assert feed.numbers(feed.reader.read(feed.position, end)) == [1]
@@ -182,7 +187,7 @@ def test_vanished_and_shortened_files_are_reported(feed: Feed) -> None:
     gone, short = feed.write("gone", 1), feed.write("short", 2, 3)
     order(gone, short)
     feed.pulse_nothing_else()
-    end = feed.reader.poll(feed.position, 10_000).position
+    end = feed.offer()
     gone.unlink()
     feed.write("short", 2)
     rows = feed.reader.read(feed.position, end)
@@ -226,8 +231,8 @@ def test_broken_parquet_files_are_one_bad_row_each(tmp_path: Path) -> None:
     feed.pulse_nothing_else()
     rows = feed.pulse()
     assert rows.table.column("n").to_pylist() == [5]
-    assert sorted(bad.origin for bad in rows.bad) == ["broken", "wrong"]
-    assert "column 'n' is string" in next(bad.reason for bad in rows.bad if bad.origin == "wrong")
+    assert sorted(bad.origin for bad in rows.bad) == ["broken", "wrong, row group 1"]
+    assert "column 'n' is string" in next(bad.reason for bad in rows.bad if bad.origin.startswith("wrong"))
     assert [bad.origin for bad in feed.pulse(UNFINISHED_MS).bad] == ["stuck"]
 
 
@@ -251,3 +256,26 @@ def test_wrong_declarations_are_explained(tmp_path: Path) -> None:
     wrong = Files(tmp_path / "f", format="xml", schema="n long", max_line_bytes=0, settle_ms=-1)
     assert len(wrong.problems()) == 4
     assert "nested column 'a'" in Files(tmp_path, format="csv", schema="a array<int>").problems()[0]
+
+
+def test_a_clock_that_is_set_does_not_settle_a_file(tmp_path: Path) -> None:
+    """An hour passes on the clock by which pulses are cut, and nothing on the one that is never set."""
+    with open(tmp_path / "a.json", "wb") as file:
+        file.write(b'{"n":1}\n{"n"')
+        file.flush()
+        feed = Feed(tmp_path)
+        hour = 3_600_000
+        feed.pulse_nothing_else()
+        for now_ms in (feed.now_ms + hour, feed.now_ms - hour, feed.now_ms + hour):
+            assert feed.reader.poll(None, now_ms).position["files"] == []
+        file.write(b":2}\n")
+    os.utime(tmp_path / "a.json", (1, 1))
+    assert feed.settled() == [1, 2]
+    assert feed.settled() == []
+
+
+def test_a_reader_that_takes_over_watches_files_anew(feed: Feed) -> None:
+    feed.write("a", 1)
+    feed.pulse_nothing_else()
+    feed.restart()
+    assert feed.settled() == [1]

@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from support import TOKEN
 from unbroken.connectors.push import Push, PushBatch
 from unbroken.connectors.push_http import ARROW_TYPE, PushOutcome, PushServer
 from unbroken.connectors.push_ledger import PushLedger
 from unbroken.errors import UnbrokenError
 from unbroken.push_client import PushClient
 
-TOKEN = "secret"
+OTHER = "another token, as long as it has to be"
 HEADERS = {"Authorization": f"Bearer {TOKEN}", "X-Producer-Id": "p", "X-Sequence": "1"}
 SOURCES = {"clicks": Push("n long", max_body_bytes=1000)}
 
@@ -289,7 +291,12 @@ def test_what_could_not_be_logged_is_in_doubt_until_it_is_decided(log: Log) -> N
 
 
 def test_a_refused_batch_is_an_error_at_once(server: PushServer, log: Log) -> None:
-    with PushClient([server.address], "wrong", "clicks") as sender, pytest.raises(UnbrokenError, match="HTTP 401"):
+    with PushClient([server.address], OTHER, "clicks") as sender, pytest.raises(UnbrokenError, match="does not prove"):
+        sender.send([{"n": 1}])
+    with (
+        PushClient([server.address], OTHER, "clicks", bearer=True) as sender,
+        pytest.raises(UnbrokenError, match="HTTP 401"),
+    ):
         sender.send([{"n": 1}])
     with client(server) as sender:
         with pytest.raises(UnbrokenError, match="refused batch 1: HTTP 413"):
@@ -321,3 +328,21 @@ def test_rows_may_hold_times_decimals_and_bytes_but_nothing_unknown(server: Push
         "m": "1.5",
         "z": "YQ==",
     }
+
+
+def test_what_becomes_too_large_is_refused_before_it_is_logged() -> None:
+    zeros = pa.table({"n": np.zeros(20_000_000, np.int64)})
+    body = pa.BufferOutputStream()
+    with pa.ipc.new_stream(body, zeros.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(zeros)
+    small = body.getvalue().to_pybytes()
+    log = Log()
+    server = PushServer("127.0.0.1", 0, TOKEN, log.submit, sources={"clicks": Push("n long")})
+    with server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection.request("POST", "/push/clicks", small, {**HEADERS, "Content-Type": ARROW_TYPE})
+        answer = connection.getresponse()
+        said = json.loads(answer.read())
+        connection.close()
+    assert len(small) < 10_000 and (answer.status, said["status"], log.asked) == (413, "too-large", 0)
+    assert "max_decoded_bytes" in said["detail"] and len(said["detail"]) < 600

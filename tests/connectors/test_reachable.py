@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from support import wait_until
+from support import TOKEN, wait_until
 from unbroken import Files, Kafka, Push
-from unbroken.connectors.base import Cut
+from unbroken.connectors.base import Cut, Position
+from unbroken.connectors.files import FilesReader
 from unbroken.connectors.kafka_positions import Snapshot
 from unbroken.connectors.push import PushBatch, PushReader
 from unbroken.connectors.push_http import PushOutcome, PushServer
@@ -29,21 +30,27 @@ SECOND = 1_000
 
 def test_a_directory_that_is_gone_for_a_while_is_away_and_nothing_is_read_twice(tmp_path: Path) -> None:
     path, elsewhere = tmp_path / "in", tmp_path / "unmounted"
-    reader = Files(path, format="json", schema="n long").open()
-    assert not reader.poll(None, 0).reachable
+    now_s = [0.0]
+    reader = FilesReader(Files(path, format="json", schema="n long"), lambda: now_s[0])
+
+    def poll(position: Position | None) -> Cut:
+        now_s[0] += 1.0
+        return reader.poll(position, 0)
+
+    assert not poll(None).reachable
     path.mkdir()
     (path / "a.json").write_text('{"n":1}\n')
-    assert not reader.poll(None, SECOND).reachable  # the file has yet to settle
-    cut = reader.poll(None, 2 * SECOND)
+    assert not poll(None).reachable  # the file has yet to settle
+    cut = poll(None)
     assert cut.reachable and reader.read(None, cut.position).table.num_rows == 1
     position = json.loads(json.dumps(cut.position))
-    assert reader.poll(position, 3 * SECOND) == Cut(position)
+    assert poll(position) == Cut(position)
     path.rename(elsewhere)
-    away = reader.poll(position, 4 * SECOND)
+    away = poll(position)
     assert away == Cut(position, reachable=False) and away.why == f"there is no directory {path}"
     elsewhere.rename(path)
-    for seconds in (5, 6, 7):
-        assert reader.poll(position, seconds * SECOND) == Cut(position)
+    for _ in range(3):
+        assert poll(position) == Cut(position)
 
 
 # --- Kafka ------------------------------------------------------------------------------------------------
@@ -179,7 +186,7 @@ class Node:
 
 @contextmanager
 def serving(submit: Callable[[PushBatch, float], PushOutcome], sources: Mapping[str, Push]) -> Iterator[PushServer]:
-    server = PushServer("127.0.0.1", 0, "secret", submit, sources=sources)
+    server = PushServer("127.0.0.1", 0, TOKEN, submit, sources=sources)
     server.start()
     try:
         yield server
@@ -193,7 +200,7 @@ BEATING = {"clicks": Push("n long", heartbeat=100)}
 def test_a_client_gives_signs_of_life_until_it_leaves() -> None:
     first, second = Node(), Node()
     with serving(first.submit, BEATING) as one, serving(second.submit, BEATING) as two:
-        client = PushClient([one.address, two.address], "secret", "clicks", "p", deadline_s=5)
+        client = PushClient([one.address, two.address], TOKEN, "clicks", "p", deadline_s=5)
         assert first.count("alive") == 0
         client.send([{"n": 1}])
         wait_until(lambda: min(first.count("alive"), second.count("alive")) >= 3, DEADLINE_S, "signs of life")
@@ -213,7 +220,7 @@ def _beating() -> list[str]:
 def test_a_client_with_a_batch_in_doubt_gives_no_sign() -> None:
     node = Node()
     with serving(node.submit, BEATING) as server:
-        client = PushClient([server.address], "secret", "clicks", "p", deadline_s=0.3)
+        client = PushClient([server.address], TOKEN, "clicks", "p", deadline_s=0.3)
         client.send([{"n": 1}])
         node.away = True
         with pytest.raises(UnbrokenError, match="in doubt"):
@@ -231,17 +238,17 @@ def test_a_client_with_a_batch_in_doubt_gives_no_sign() -> None:
 def test_leave_is_said_for_a_producer_that_cannot() -> None:
     node = Node()
     with serving(node.submit, BEATING) as server:
-        PushClient([server.address], "secret", "clicks", "crashed").leave()
+        PushClient([server.address], TOKEN, "clicks", "crashed").leave()
         assert [(batch.producer, batch.sign) for batch in node.batches] == [("crashed", "leaving")]
         node.away = True
         with pytest.raises(UnbrokenError, match="could be told that crashed leaves"):
-            PushClient([server.address], "secret", "clicks", "crashed").leave(0.2)
+            PushClient([server.address], TOKEN, "clicks", "crashed").leave(0.2)
 
 
 def test_without_heartbeats_a_client_is_as_quiet_as_ever() -> None:
     node = Node()
     with serving(node.submit, {"clicks": Push("n long")}) as server:
-        with PushClient([server.address], "secret", "clicks", "p") as client:
+        with PushClient([server.address], TOKEN, "clicks", "p") as client:
             client.send([{"n": 1}])
         assert not _beating()
         assert [batch.sign for batch in node.batches] == [""]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unbroken.connectors.base import Rows
+from unbroken.connectors.budget import MAX_DEPTH
 from unbroken.connectors.linescan import RUN_LINES, Lines
 from unbroken.connectors.rowparse import JsonFormat, parse_json_lines
 from unbroken.connectors.texttime import micros_of_text, times_from_text
@@ -276,3 +277,88 @@ def test_one_time_is_read_as_a_column_of_them(text: str) -> None:
             micros_of_text(text)
     else:
         assert micros_of_text(text) == expected
+
+
+@pytest.mark.parametrize(
+    "ddl", ["x int", "x double", "x string", "x decimal(10,2)", "x timestamp", "x map<string,int>"]
+)
+@pytest.mark.parametrize("number", ["1e1000000000000000000000", "-1e-1000000000000000000000", "9" * 5000])
+def test_numbers_without_bounds_are_bad_rows_or_are_ignored(ddl: str, number: str) -> None:
+    rows = parse(b'{"x":%s}' % number.encode(), ddl)
+    tiny_double = ddl == "x double" and number.startswith("-1e-")
+    assert (rows.table.num_rows, rows.rejected) == ((1, 0) if tiny_double else (0, 1))
+    rows = parse(b'{"zz":[%s]}\n{bad}\n{"zz":{"y":%s}}' % (number.encode(), number.encode()), ddl)
+    assert [bad.origin for bad in rows.bad] == ["in:2"] and rows.table.num_rows == 2
+
+
+@pytest.mark.parametrize("ddl", ["n long", "s string", "m map<string,int>"])
+@pytest.mark.parametrize("brackets", [(b"[", b"]"), (b'{"k":', b"}")])
+def test_nesting_is_bounded_and_the_same_whatever_stands_next_to_it(ddl: str, brackets: tuple[bytes, bytes]) -> None:
+    name = ddl[0].encode()
+    for depth in (10, MAX_DEPTH - 1, MAX_DEPTH, 900, 980, 985, 990, 999, 5000, 100_000):
+        value = brackets[0] * depth + b"1" + brackets[1] * depth
+        ignored, wrong = b'{"zz":' + value + b"}", b'{"' + name + b'":' + value + b"}"
+        fits = depth < MAX_DEPTH
+        for data in (ignored, ignored + b"\n{bad}"):
+            assert parse(data, ddl).table.num_rows == fits, depth
+        rows = parse(wrong + b"\n{}", ddl)
+        assert rows.table.num_rows == 1 and len(rows.bad[0].reason) < 300
+        assert ("nested too deeply" in rows.bad[0].reason) != fits
+
+
+def test_brackets_within_strings_do_not_count_as_nesting() -> None:
+    text = '[{\\"' * 1000
+    rows = parse(json.dumps({"s": text}).encode() + b"\n{bad}", "s string")
+    assert rows.table.column("s").to_pylist() == [text]
+
+
+def test_an_unforeseen_error_of_one_row_is_one_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = JsonFormat.read_lines
+
+    def failing(self: JsonFormat, lines: list[bytes]) -> tuple[pa.Table, list[int]]:
+        if any(b"poison" in line for line in lines):
+            raise KeyError("a defect")
+        return plain(self, lines)
+
+    monkeypatch.setattr(JsonFormat, "read_lines", failing)
+    monkeypatch.setattr(JsonFormat, "read_piece", lambda self, piece, rows: [][0])
+    rows = parse(b'{"n":1}\n' * 700 + b'{"s":"poison"}\n' + b'{"n":1}\n' * 700)
+    assert rows.table.num_rows == 1400 and [bad.origin for bad in rows.bad] == ["in:701"]
+
+
+def test_an_error_of_the_machine_rejects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: JsonFormat, piece: bytes, rows: int) -> pa.Table:
+        raise MemoryError
+
+    monkeypatch.setattr(JsonFormat, "read_piece", failing)
+    with pytest.raises(MemoryError):
+        parse(b'{"n":1}')
+
+
+ATOMS = [
+    *("1", "-0.0", "1.5", "1e5", "1e-9999999", "1e400", "NaN", "-Infinity", "9" * 5000, "3.5e38", "01", "1.", "null"),
+    *("true", '"x"', '"1.5"', '"\\ud800"', '"2024-01-01"', '"0000-12-31T23:30:00-01:00"', '"/wA="', '"a\\"m\\":1"'),
+    *("{}", "[1.5,null]", '{"m":1.5}', "[" * 250 + "]" * 250),
+]
+NAMES = ["n", "x", "f", "s", "t", "d", "z", "m", "a", "q", "zz", "\\u006d", 'a\\"m']
+STRUCTURED = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(ATOMS)), max_size=3).map(
+    lambda items: ("{" + ",".join(f'"{name}":{value}' for name, value in items) + "}").encode()
+)
+MUTATED = st.builds(lambda line, cut, noise: line[:cut] + noise + line[cut:], STRUCTURED, st.integers(0, 30), NOISE)
+RICH = [
+    schema("n int, x double, f float, s string, t timestamp, d date, z binary, m decimal(10,2)"),
+    schema("m decimal(38,18), q struct<m:decimal(5,1),n:int>, a array<double>"),
+    schema("m map<string,decimal(5,2)>, s string NOT NULL"),
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(STRUCTURED, STRUCTURED, MUTATED), min_size=1, max_size=20), st.sampled_from(RICH))
+def test_whether_a_line_counts_does_not_depend_on_its_neighbours(lines: list[bytes], of: pa.Schema) -> None:
+    together = parse(b"\n".join(lines), of)
+    alone = [parse(line, of) for line in lines]
+    apart = [JsonFormat(of).read_lines([line]) for line in lines]
+    together.table.validate(full=True)
+    for tables in ([rows.table for rows in alone], [table for table, _ in apart]):
+        assert str(pa.concat_tables(tables).to_pylist()) == str(together.table.to_pylist())
+    assert together.rejected == sum(rows.rejected for rows in alone)

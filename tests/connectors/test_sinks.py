@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unbroken.connectors.publish import CLAIM_S, publish, remove_leftovers, rename_claimed, reveal, write_temporary
+from unbroken.connectors.publish import publish, remove_leftovers, rename_claimed, reveal, write_temporary
+from unbroken.connectors.run_file import NAME
 from unbroken.connectors.sinks import Client, Console, JsonLines, Parquet, unit_file
 from unbroken.connectors.tentative_files import STABLE
 from unbroken.errors import UnbrokenError
@@ -32,8 +33,8 @@ TABLE = pa.table({"n": [1, 2, 3]})
 
 
 def names(path: Path) -> list[str]:
-    """What is in a directory, except for the marks of how far stable units have come."""
-    return sorted(set(os.listdir(path)) - {STABLE})
+    """What is in a directory, except for its run and the marks of how far stable units have come."""
+    return sorted(set(os.listdir(path)) - {STABLE, NAME})
 
 
 @pytest.mark.parametrize("kind", [Parquet, JsonLines])
@@ -54,7 +55,7 @@ def test_parquet_files_hold_rows_and_say_which_unit_they_are(tmp_path: Path) -> 
     table = pq.read_table(tmp_path / unit_file(header(7), "parquet"))
     assert table.to_pylist() == TABLE.to_pylist()
     unit = json.loads(table.schema.metadata[b"unbroken"])
-    assert unit == {"stream": "counts.1>out.0", "number": 7, "pulse": 7, "cut_ms": 55}
+    assert unit == {"stream": "counts.1>out.0", "run": "", "number": 7, "pulse": 7, "cut_ms": 55}
 
 
 def test_the_files_of_another_run_are_not_taken_for_delivered_units(tmp_path: Path) -> None:
@@ -153,16 +154,20 @@ def test_a_writer_that_dies_between_the_steps_leaves_nothing_that_is_taken_for_a
     assert (tmp_path / "next").read_bytes() == b"whole"
 
 
-def test_leftovers_are_removed_when_they_are_old(tmp_path: Path) -> None:
+def test_leftovers_are_removed_when_they_stay_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their age by the clock of the machine says nothing: that may have been set since."""
+    monkeypatch.setattr("unbroken.connectors.publish.LEFTOVER_S", 0.0)
     old = write_temporary(tmp_path, "old", lambda file: None)
-    fresh = write_temporary(tmp_path, "fresh", lambda file: None)
+    growing = write_temporary(tmp_path, "growing", lambda file: None)
     mine = tmp_path / ".of-somebody-else.tmp"
     mine.touch()
-    past = time.time() - 61
-    os.utime(old, (past, past))
-    os.utime(mine, (past, past))
+    for path in (old, growing, mine):
+        os.utime(path, (1, 1))
     Parquet(tmp_path).open(tmp_path)
-    assert not old.exists() and fresh.exists() and mine.exists()
+    assert old.exists() and growing.exists()
+    growing.write_bytes(b"more")
+    assert publish(tmp_path, "unit", lambda file: None)
+    assert not old.exists() and growing.exists() and mine.exists()
     assert remove_leftovers(tmp_path / "nowhere") == 0
 
 
@@ -196,10 +201,11 @@ def test_a_link_whose_answer_was_lost_counts(tmp_path: Path) -> None:
 def test_the_claim_of_a_dead_writer_does_not_last(tmp_path: Path) -> None:
     claim = tmp_path / ".unit.claim"
     claim.touch()
-    past = time.time() - CLAIM_S - 1
-    os.utime(claim, (past, past))
+    os.utime(claim, (1, 1))
     temporary = write_temporary(tmp_path, "unit", lambda file: None)
-    assert rename_claimed(temporary, tmp_path / "unit")
+    began = time.monotonic()
+    assert rename_claimed(temporary, tmp_path / "unit", claim_s=0.2)
+    assert time.monotonic() - began > 0.2, "how old it is by the clock of the machine says nothing"
     assert names(tmp_path) == ["unit"]
 
 

@@ -6,10 +6,8 @@ import json
 import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -20,6 +18,7 @@ from delivering import STREAM, Deliverer, Orders, deliver, guess, header, tentat
 from unbroken.connectors.publish import write_temporary
 from unbroken.connectors.sinks import JsonLines, Parquet
 from unbroken.connectors.tentative_files import STABLE, TENTATIVE, TentativeFiles
+from unbroken.protocol.run import Run
 
 OTHER = "totals.1>out.0"
 
@@ -70,7 +69,7 @@ def test_readers_of_the_directory_do_not_see_them(tmp_path: Path) -> None:
     assert stable_units(tmp_path) == [1]
     (path,) = tmp_path.glob(f"{TENTATIVE}/*/*.parquet")
     known = json.loads(pq.read_schema(path).metadata[b"unbroken"])
-    assert known == {"stream": STREAM, "status": "tentative", "since": 1, "pulse": 3}
+    assert known == {"stream": STREAM, "run": "", "status": "tentative", "since": 1, "pulse": 3}
     assert set(pq.read_table(path)["unit"].to_pylist()) == {-3}
 
 
@@ -109,19 +108,19 @@ def test_a_mark_of_an_earlier_run_does_not_count(tmp_path: Path) -> None:
     next(tmp_path.glob("*.parquet")).unlink()
     sink = Parquet(tmp_path)
     assert sink.occupied() is None
-    later = header(100).cut_ms + 5_000
+    sink.run = Run("later")
     writer = sink.open(tmp_path)
-    assert writer.deliver_tentative(replace(tentative(0, 1), cut_ms=later), guess(1)) and pieces(tmp_path) == [(0, 1)]
-    assert writer.deliver(header(100), unit(100))
-    assert writer.deliver(header(1, cut_ms=later), unit(1)) and pieces(tmp_path) == []
-    assert writer.deliver_tentative(replace(tentative(1, 2), cut_ms=later), guess(2))
+    assert writer.deliver_tentative(tentative(0, 1), guess(1)) and pieces(tmp_path) == [(0, 1)]
+    assert writer.deliver(header(1), unit(1)) and pieces(tmp_path) == []
+    assert writer.deliver_tentative(tentative(1, 2), guess(2))
 
 
 def test_without_tentative_units_nothing_is_kept_for_them(tmp_path: Path) -> None:
     sink = Parquet(tmp_path)
     sink.tentative = False
     writer = sink.open(tmp_path)
-    assert writer.deliver(header(1), unit(1)) and len(os.listdir(tmp_path)) == 1
+    assert writer.deliver(header(1), unit(1)) and len(list(tmp_path.glob("*.parquet"))) == 1
+    assert not (tmp_path / STABLE).exists() and not (tmp_path / TENTATIVE).exists()
 
 
 class Died(BaseException):
@@ -173,7 +172,7 @@ def test_a_tentative_unit_that_comes_too_late_and_whose_writer_died_is_removed(
         monkeypatch.setattr(TentativeFiles, "tidy", die)
         with pytest.raises(Died):
             slow.deliver_tentative(tentative(3, 4), guess(4))
-        TentativeFiles(tmp_path, "parquet").mark(header(4))
+        TentativeFiles(tmp_path, "parquet", "").mark(header(4))
         monkeypatch.setattr(TentativeFiles, "tidy", real)
         assert pieces(tmp_path) == [(3, 4)]
         last_word()
@@ -182,12 +181,14 @@ def test_a_tentative_unit_that_comes_too_late_and_whose_writer_died_is_removed(
             mark.unlink()
 
 
-def test_what_is_half_written_is_removed_when_it_is_old(tmp_path: Path) -> None:
+def test_what_is_half_written_is_removed_when_it_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unbroken.connectors.publish.LEFTOVER_S", 0.0)
     writer = Parquet(tmp_path).open(tmp_path)
     writer.deliver_tentative(tentative(0, 1), guess(1))
     directory = tmp_path / TENTATIVE / "totals.0-to-out.0"
     old = write_temporary(directory, "x", lambda file: None)
-    os.utime(old, (time.time() - 100,) * 2)
+    Parquet(tmp_path).open(tmp_path)
+    assert old.exists()
     Parquet(tmp_path).open(tmp_path)
     assert not old.exists() and pieces(tmp_path) == [(0, 1)]
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from deploy.places import DEPLOY, METRICS_PORT, NODE_PORT, ROOT, options_of, used_options
+from support import TOKEN
 from unbroken import __version__
 from unbroken.plan import build_topology, load_flow
 from unbroken.transport.auth import read_token
@@ -204,5 +205,5 @@ def test_the_image_is_this_version(kustomization: dict[str, Any], node: dict[str
 
 def test_a_token_may_end_with_a_line_break(tmp_path: Any) -> None:
     """What people put into a Secret or a file."""
-    (tmp_path / "token").write_text("abc=\n")
-    assert read_token(tmp_path / "token") == "abc="
+    (tmp_path / "token").write_text(f"{TOKEN}=\n")
+    assert read_token(tmp_path / "token") == f"{TOKEN}="

@@ -12,9 +12,11 @@ import pytest
 
 from unbroken.config import Settings
 from unbroken.errors import UnbrokenError
+from unbroken.secret import Secret
 from unbroken.spark.executors import Sight, look, trouble_with
 from unbroken.spark.master import (
     PYTHON_PATH,
+    SECRET_VARIABLE,
     MasterError,
     await_executor,
     await_master,
@@ -90,6 +92,39 @@ def test_an_executor_that_does_not_come_is_explained() -> None:
 
 
 # --- settings -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def cluster_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, "a secret of the cluster")
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]"])
+def test_a_local_spark_listens_on_the_loopback_interface_only(master: str) -> None:
+    conf = session_settings(Settings(), master, "10.0.0.7", {})
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"
+    assert conf["spark.authenticate"] == "true"
+
+
+@pytest.mark.parametrize("master", [REMOTE, "yarn", "k8s://https://10.0.0.1:6443"])
+def test_ports_that_executors_reach_are_authenticated_and_encrypted(master: str) -> None:
+    conf = session_settings(Settings(), master, "10.0.0.7", {})
+    assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
+    assert conf.get("spark.authenticate.secret") == ("a secret of the cluster" if master == REMOTE else None)
+
+
+def test_a_standalone_cluster_without_a_known_secret_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SECRET_VARIABLE)
+    with pytest.raises(MasterError, match=r"secret of spark://.*Secret\.file.*'spark\.authenticate': 'false'"):
+        session_settings(Settings(), REMOTE, "10.0.0.7", {})
+    monkeypatch.setenv("CLUSTER", "it is a secret")
+    known = Settings(spark={"spark.authenticate.secret": Secret.env("CLUSTER")})
+    conf = session_settings(known, REMOTE, "10.0.0.7", {})
+    assert conf["spark.authenticate"] == "true" and conf["spark.authenticate.secret"] == "it is a secret"
+    trusted = session_settings(Settings(spark={"spark.authenticate": "false"}), REMOTE, "10.0.0.7", {})
+    assert trusted["spark.authenticate"] == "false" and "spark.network.crypto.enabled" not in trusted
+    submitted = {**SUBMITTED, "spark.authenticate.secret.file": "/run/secrets/spark"}
+    assert session_settings(Settings(), REMOTE, "10.0.0.7", submitted)["spark.authenticate"] == "true"
 
 
 def test_a_node_takes_no_more_of_a_cluster_than_it_has_slots() -> None:

@@ -28,6 +28,7 @@ from unbroken.cluster.status_reader import StatusReader
 from unbroken.cluster.watch import has_ended
 from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 from unbroken.environment import variables
+from unbroken.spark.master import SECRET_VARIABLE
 from unbroken.spark.standalone import StandaloneCluster
 from unbroken.transport.auth import create_token
 
@@ -35,6 +36,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 FLOW_FILE = Path(__file__).with_name("remote_flow.py")
 KEYS = 17
+SECRET = "only-drivers-that-know-this-get-executors"
 START_S = 400.0
 STEP_S = 200.0
 """Deadlines for a machine with other things to do; everything here usually takes a few seconds."""
@@ -116,12 +118,13 @@ class Running:
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     environment = {
+        SECRET_VARIABLE: SECRET,
         "UNBROKEN_CHAOS_OUT": str(tmp_path / "results"),
         "UNBROKEN_CHAOS_STOP": str(tmp_path / "stop"),
         "UNBROKEN_CHAOS_SEED": "0",
     }
     (port,) = free_ports(1)
-    with variables(environment), StandaloneCluster(tmp_path / "spark", port) as spark:
+    with variables(environment), StandaloneCluster(tmp_path / "spark", port, secret=SECRET) as spark:
         wait_until(lambda: registered(spark) == len(spark.workers), START_S, "the workers to register", 0.2)
         cluster = RemoteCluster(FLOW_FILE, tmp_path / "state", supervise=False)
         cluster.master = spark.url

@@ -76,7 +76,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     subscribe = create_autospec(client.subscribe, side_effect=lambda *_, **__: _subscription())
     monkeypatch.setattr("unbroken.client.subscribe", subscribe)
     monkeypatch.setattr("unbroken.client.push_addresses", create_autospec(client.push_addresses, return_value=["h:1"]))
-    monkeypatch.setattr("unbroken.transport.auth.read_token", create_autospec(auth.read_token, return_value="secret"))
+    monkeypatch.setattr("unbroken.transport.auth.read_token", create_autospec(auth.read_token, return_value="x" * 32))
     info = RunInfo("flow", "127.0.0.1:2181", Path("token"), Path("."), 1)
     monkeypatch.setattr(RunInfo, "read", classmethod(lambda cls, directory: info))
     pusher = create_autospec(PushClient, spec_set=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from docs.pages import ROOT
 
 PACKAGE = ROOT / "src" / "unbroken"
-PLACES = ("protocol/*.py", "cluster/*.py", "ingress/*.py", "spark/life.py")
+PLACES = ("connectors/deadletter.py", "protocol/*.py", "cluster/*.py", "ingress/*.py", "spark/life.py")
 """Where sentences are made and told."""
 
 TELLING = {"Report": 0, "tell": 0, "report": 0, "fail": 0, "ReportCaughtUp": 1}

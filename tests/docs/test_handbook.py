@@ -18,6 +18,7 @@ COLLECTED = Collector().collect()
 TEMPLATES = sorted(COLLECTED.found.values(), key=lambda template: template.where)
 
 PASSED_ON = {
+    "cluster/control.py:_refuse",
     "cluster/control.py:_tell",
     "cluster/hosting.py:caught_up",
     "cluster/node.py:__init__",
@@ -26,6 +27,7 @@ PASSED_ON = {
     "cluster/operations.py:watch_layout",
     "protocol/node.py:_in_sync_changed",
     "protocol/node.py:_layout_changed",
+    "protocol/sources.py:_carried",
     "protocol/standing.py:greet",
     "protocol/standing.py:tell",
 }
@@ -71,7 +73,7 @@ def test_sentences_are_found_wherever_they_are_told() -> None:
 def test_every_state_is_explained() -> None:
     states = [phase.value for phase in Phase] + [state.value for state in Consistency]
     states += re.findall(r'"state": "(\w+)"', _source(StatusReader) + _source(LocalCluster))
-    states += ["running", "starting", "active", "stands by", "holds a copy", "leads the pulse", "follows"]
+    states += ["running", "starting", "unadopted", "active", "stands by", "holds a copy", "leads the pulse", "follows"]
     assert {"silent", "lost", "dead"} <= set(states)
     assert not [state for state in states if f"`{state}`" not in HANDBOOK]
 

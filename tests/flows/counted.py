@@ -26,7 +26,7 @@ def numbers(start: int, stop: int, seed: int) -> pa.Table:
 source = flow.source("numbers", Generator(numbers, schema="k int, v long", rate=RATE, limit=ROWS))
 
 
-@flow.segment(source, shard_by=["k"], shards=2, output_mode="update", cut_time="cut")
+@flow.segment(source, shards=2, output_mode="update", cut_time="cut")  # Its rows are split by k: what it groups by.
 def sums(rows: DataFrame) -> DataFrame:
     return rows.groupBy("k").agg(
         F.count("*").alias("n"), F.sum("v").alias("total"), F.unix_millis(F.max("cut")).alias("cut_ms")

@@ -46,7 +46,7 @@ def others(path: Path, doomed: int) -> int:
 
 
 def history(cluster: LocalCluster) -> list[str]:
-    client = connect(cluster.zookeeper.address, 10)
+    client = connect(cluster.zookeeper.address, 10, token=cluster.token)
     try:
         return [str(entry["sentence"]) for entry in read_history(client, "called")]
     finally:

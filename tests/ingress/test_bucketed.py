@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from ingress.timed import NOON, SIZE, Member, Script, entry_of, make_flow, push_source
 from support import consumers_of
+from unbroken.connectors.deadletter import DeadLetters
 from unbroken.connectors.push import PushBatch
-from unbroken.ingress import bucketed
+from unbroken.ingress import feeder as feeding
 from unbroken.ingress.bucketed import BucketFeeder, open_feeder
 from unbroken.ingress.feeder import Feeder
 from unbroken.protocol.ingress import Entry
@@ -43,7 +44,7 @@ def pulse(member: Member, number: int, cut_ms: int) -> Entry:
 def test_a_flow_says_which_feeder_it_needs(tmp_path: Path) -> None:
     flow = make_flow({"a": Script([])})
     store = UnitStore(tmp_path)
-    arguments = (consumers_of(flow), store, lambda stream, number: tmp_path, tmp_path / "letters")
+    arguments = (consumers_of(flow), store, lambda stream, number: tmp_path, DeadLetters(tmp_path / "letters"))
     feeder = open_feeder(flow, *arguments)
     assert isinstance(feeder, BucketFeeder)
     feeder.close()
@@ -293,7 +294,7 @@ def check_numbers(member: Member) -> None:
 
 
 def test_what_was_given_out_is_bounded_while_nobody_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucketed, "BASES", 8)
+    monkeypatch.setattr(feeding, "BASES", 8)
     script = Script([SIZE * n for n in range(100)])
     member = leader(tmp_path, {"a": script})
     for number in range(1, 60):

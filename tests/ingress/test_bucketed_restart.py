@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ingress.timed import NOON, SCHEMA, Member, Script, make_flow, push_source, pushed_rows
 from unbroken.cluster.replica_dirs import ReplicaDirs
+from unbroken.connectors.deadletter import DeadLetters
 from unbroken.connectors.push import Push, PushBatch
 from unbroken.ingress import logfile
 from unbroken.ingress.base import IngressBase
@@ -327,7 +328,7 @@ def test_a_leave_counts_although_rows_before_it_wait_to_be_cut(tmp_path: Path) -
         lambda name: (),
         member.store,
         member.path,
-        tmp_path / "letters",
+        DeadLetters(tmp_path / "letters"),
         base,
         waiting,
         lambda name, reader: Inline(),

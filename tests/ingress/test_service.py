@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +17,15 @@ from ingress.timed import NOON, SCHEMA, Script, make_flow, push_source, pushed_r
 from support import consumers_of, wait_until
 from unbroken.cluster.ingress_service import IngressService
 from unbroken.cluster.replica_dirs import ReplicaDirs
+from unbroken.connectors.deadletter import DeadLetters
 from unbroken.connectors.push import Push, PushBatch, PushReader
-from unbroken.ingress import bucketed, calls, lanes
+from unbroken.ingress import calls, feeder, lanes
 from unbroken.ingress.logfile import IngressLogFile
 from unbroken.ingress.news import SourceNews
-from unbroken.protocol.events import Produced, PushArrived, SourcesPolled
+from unbroken.protocol.events import EntriesPersisted, Produced, PushArrived, SourcesPolled
 from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.ingress import Entry
-from unbroken.protocol.instructions import PollSources
+from unbroken.protocol.instructions import PersistEntry, PollSources
 from unbroken.protocol.pausing import Pause
 
 DEADLINE_S = 20.0
@@ -43,6 +46,7 @@ class FakeNode:
 
     def __post_init__(self) -> None:
         self.store = self.dirs.store
+        self.letters = DeadLetters(self.dirs.dead_letters / "shop-1", tell=self.tell)
         self.programs = SimpleNamespace(consumers=consumers_of(self.flow))
         log = SimpleNamespace(leading=True)
         self.layout = SimpleNamespace(pause=None)
@@ -50,6 +54,7 @@ class FakeNode:
             sources=SimpleNamespace(log=log), sync=SimpleNamespace(leader="node-1"), layout=self.layout
         )
         self.members: dict[str, Any] = {}
+        self.settings = self.flow.settings
         self.cut = threading.Event()
 
     def post(self, event: Any) -> None:
@@ -64,7 +69,7 @@ class FakeNode:
         assert self.service is not None
         self.entries += 1
         entry = Entry(self.entries, 1, body, pulse, final)
-        self.service.persist(entry)
+        self.service.persist(PersistEntry(entry))
         self.service.commit(entry)
 
     def tell(self, sentence: str) -> None:
@@ -102,10 +107,11 @@ class Gate:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeNode, dict[str, Script], Gate]]:
-    monkeypatch.setattr(bucketed, "CUT_S", 0.1)
-    monkeypatch.setattr(bucketed, "READ_S", 0.1)
+    monkeypatch.setattr(feeder, "CUT_S", 0.1)
+    monkeypatch.setattr(feeder, "READ_S", 0.1)
     monkeypatch.setattr("unbroken.ingress.news.WORTH_S", 0.2)
     clock = iter(range(NOON, NOON + 10_000_000, 200))
+    steady = iter(range(0, 10_000_000, 200))
     gate = Gate()
     times = [*range(0, 5_000, 50), 99_999]
     scripts = {"good": Script(times), "bad": Script(times, gate)}
@@ -113,12 +119,39 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fak
     dirs.identity()
     dirs.begin([REPLICA])
     node = FakeNode(make_flow({**scripts, "pushed": push_source()}), dirs)
-    node.service = IngressService(node, REPLICA, lambda: next(clock) / 1000)  # type: ignore[arg-type]
+    node.service = IngressService(node, REPLICA, lambda: next(clock) / 1000, lambda: next(steady) / 1000)  # type: ignore[arg-type]
     node.service.start()
     yield node, scripts, gate
     gate.open.set()
     gate.error = None
     node.service.close()
+
+
+def test_a_clock_that_is_set_is_told_and_followed_slowly(tmp_path: Path) -> None:
+    """An hour ahead for three pulses: cuts stay as far apart as they were made."""
+    dirs = ReplicaDirs(tmp_path / "node")
+    dirs.identity()
+    dirs.begin([REPLICA])
+    node = FakeNode(make_flow({"good": Script([*range(0, 5_000, 50), 99_999])}), dirs)
+    steady_ms, ahead_ms = [0.0], [0.0]
+    service = node.service = IngressService(
+        node,  # type: ignore[arg-type]
+        REPLICA,
+        lambda: (NOON + steady_ms[0] + ahead_ms[0]) / 1000,
+        lambda: steady_ms[0] / 1000,
+    )
+    service.start()
+    for number in range(1, 13):
+        steady_ms[0] += 100.0
+        ahead_ms[0] = 3_600_000.0 if 4 <= number < 7 else 0.0
+        node.pulse(number)
+    wait_until(lambda: len(node.story) == 2, DEADLINE_S, lambda: str(node.story))
+    service.close()
+    cuts = [json.loads(event.body)["cut_ms"] for event in node.events if isinstance(event, SourcesPolled)]
+    assert len(cuts) == 12 and all(90 <= later - earlier <= 110 for earlier, later in pairwise(cuts))
+    assert node.story[0].startswith("the clock of node-1 is 3600.0 s ahead of the time of the flow")
+    assert node.story[1] == "the clock of node-1 agrees with the time of the flow again"
+    assert abs(service.clock_offset_ms) < 100
 
 
 def more(scripts: dict[str, Script]) -> None:
@@ -226,6 +259,22 @@ def test_a_paused_flow_takes_signs_and_no_rows(place: tuple[FakeNode, dict[str, 
     assert service.submit(PushBatch("pushed", "p", 0, b"", sign="leaving"), DEADLINE_S).status == "logged"
     node.layout.pause = None
     assert service.submit(batch, DEADLINE_S).status == "logged"
+
+
+def test_entries_are_reported_when_they_are_on_disk(place: tuple[FakeNode, dict[str, Script], Gate]) -> None:
+    """For the log that they were written to: a report that comes late must not count for another one."""
+    node, _, _ = place
+    service = node.service
+    assert service is not None and node.settings.durability == "sync"
+    for index in (1, 2, 3):
+        service.persist(PersistEntry(Entry(index, 1, pushed_rows("pushed", "p", index, [10])), life=7))
+
+    def reported() -> int:
+        return sum(event.count for event in node.events if event == EntriesPersisted(7, getattr(event, "count", 0)))
+
+    wait_until(lambda: reported() == 3, DEADLINE_S, "the disk")
+    log = IngressLogFile(node.dirs.ingress_log(REPLICA))
+    assert [entry.index for entry in log.read()] == [1, 2, 3]
 
 
 def test_news_is_told_once_and_when_it_is_over() -> None:

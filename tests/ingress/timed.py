@@ -13,6 +13,7 @@ import pyarrow as pa
 from support import consumers_of
 from unbroken import Client, Dataflow
 from unbroken.connectors.base import Cut, Position, Rows, SourceConnector, SourceReader
+from unbroken.connectors.deadletter import DeadLetters
 from unbroken.connectors.push import Push, PushBatch
 from unbroken.ingress.bucketed import BucketFeeder
 from unbroken.ingress.calls import Inline
@@ -93,7 +94,7 @@ class Member:
             consumers_of(flow),
             self.store,
             self.path,
-            letters,
+            DeadLetters(letters),
             self.log.base,
             self.log.read_waiting(),
             lambda name, reader: Inline(),

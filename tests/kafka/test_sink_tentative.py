@@ -67,7 +67,7 @@ def test_messages_say_how_they_stand(kafka: Server, topic: Topic) -> None:
         "unbroken-pulse": b"5",
     }
     found = kafka_ledger.marks(sink(kafka.servers, name).place, f"{name}.ledger", "flow/out", Deadline(20))
-    assert found == {"counts.0>out.0": Mark(5, 5_000, 5, Coverage(((5, 6),)))}
+    assert found == {"counts.0>out.0": Mark(5, "", 5, Coverage(((5, 6),)))}
 
 
 def test_stable_units_without_rows_count_as_well(kafka: Server, topic: Topic) -> None:
@@ -196,7 +196,7 @@ def test_rows_whose_end_the_brokers_have_lost_are_taken_back(
     kafka: Server, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic("out", 3)
-    lost = iter([Mark(0, 0), Mark(0, 0)])
+    lost = iter([Mark(0, ""), Mark(0, "")])
     monkeypatch.setattr(kafka_ledger.Ledger, "lost", lambda self, deadline: next(lost, None))
     with opened(kafka.servers, name, key="unit", tentative=True) as writer:
         assert deliver(writer, [0, 1])

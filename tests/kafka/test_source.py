@@ -15,6 +15,7 @@ from support import consumers_of, wait_until
 from unbroken import Client, Dataflow, Kafka, SparkCheckpoint
 from unbroken.connectors import kafka_fetch, kafka_lookout
 from unbroken.connectors.base import Position
+from unbroken.connectors.deadletter import DeadLetters
 from unbroken.connectors.kafka_client import KafkaError
 from unbroken.digest import arrow_digest
 from unbroken.ingress.feeder import Feeder
@@ -289,7 +290,8 @@ def test_ingress_nodes_write_the_same_units(kafka: Server, topic: MakeTopic, tmp
     def feeder(node: str) -> Feeder:
         root = tmp_path / node
         store = UnitStore(root)
-        return Feeder(flow, consumers_of(flow), store, lambda s, n: root / str(s) / unit_name(n), tmp_path / "letters")
+        letters = DeadLetters(tmp_path / "letters")
+        return Feeder(flow, consumers_of(flow), store, lambda s, n: root / str(s) / unit_name(n), letters)
 
     leader, follower = feeder("a"), feeder("b")
     headers: list[UnitHeader] = []

@@ -12,7 +12,7 @@ import pytest
 from kafka.broker import Broker
 from kafka.reading import MakeTopic, Open, begin, numbered, poll_until, total, values
 from support import wait_until
-from unbroken import Kafka
+from unbroken import Kafka, Secret
 from unbroken.connectors import kafka_fetch, kafka_lookout
 from unbroken.connectors.base import Position
 from unbroken.connectors.kafka_client import KafkaError
@@ -187,15 +187,16 @@ def test_a_partition_that_is_far_ahead_waits_for_the_others(
     assert ahead == numbered(7200)
 
 
-def test_servers_that_refuse_are_told(kafka: Server, opened: Open) -> None:
+def test_servers_that_refuse_are_told(kafka: Server, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not pass by itself, so the user has to know."""
+    monkeypatch.setenv("KAFKA_PASSWORD", "p")
     reader = opened(
         "orders",
         options={
             "security.protocol": "sasl_plaintext",
             "sasl.mechanism": "PLAIN",
             "sasl.username": "u",
-            "sasl.password": "p",
+            "sasl.password": Secret.env("KAFKA_PASSWORD"),
         },
     )
 

@@ -41,6 +41,14 @@ def shard(wanted: int = 2, reachable: int = 2, since_ms: int | None = None) -> d
     }
 
 
+def sink(**changes: Any) -> dict[str, Any]:
+    return {"delivered": 39, "written_here": 20, "waits_ms": 80.0, "busy_ms": 5.0, "stopped": None, **changes}
+
+
+def stuck(seconds: float = 1.5, trouble: str = "") -> dict[str, Any]:
+    return {"pulse": 43, "seconds": seconds, "trouble": trouble, "held": False, "hangs": False}
+
+
 def running(**changes: Any) -> dict[str, Any]:
     """A node that leads the ingress, hosts one replica and goes on without missing input."""
     tentative: dict[str, Any] = {
@@ -70,7 +78,8 @@ def running(**changes: Any) -> dict[str, Any]:
         "replicas": [replica(**tentative)],
         "redundancy": {"ingress.0": shard(), "sums.0": shard(reachable=1, since_ms=1_700_000_000_500)},
         "held": {"kept.0#2": 12},
-        "sinks": {"sums.0>files.0": {"delivered": 39, "written_here": 20, "waits_ms": 80.0}},
+        "sinks": {"sums.0>files.0": sink()},
+        "dead_letters": {"lost": 2, "removed": 1},
         "outboxes": {"sums.0>files.0": {"kept": 2, "last": 41}},
         "counters": {"units_accepted": 80, "units_duplicate": 79, "units_divergent": 1, "tentative_units": 5},
         "divergences": ["sums.0#1 diverged from sums.0#0"],
@@ -90,7 +99,13 @@ def running(**changes: Any) -> dict[str, Any]:
             "rows": 43_000,
             "bad_rows": 4,
             "late_rows": 0,
+            "clock_offset_ms": 0.0,
             "unreached_ms": {"slow": 1_500},
+            "busy_ms": 12.0,
+            "jobs": 0,
+            "stuck": {"slow": stuck()},
+            "asking_s": {"slow": 1.5},
+            "left_behind": [],
         },
         **changes,
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metrics.statuses import joining, replica, running, starting
-from unbroken.metrics.readiness import MAX_LAG_MS, Lack, max_lag_of, readiness
+from metrics.statuses import joining, replica, running, sink, starting, stuck
+from unbroken.metrics.readiness import MAX_LAG_MS, STUCK_MS, Lack, max_lag_of, readiness
 
 
 def whats(status: dict[str, object], max_lag_ms: float = MAX_LAG_MS) -> list[str]:
@@ -86,3 +86,36 @@ def test_the_question_says_the_lag(query: str, lag_ms: float) -> None:
 def test_a_question_that_cannot_be_understood_is_refused(query: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         max_lag_of(query)
+
+
+def ingress(**changes: object) -> dict[str, object]:
+    return running(ingress={**running()["ingress"], **changes})
+
+
+def test_a_stuck_thread_of_the_ingress_is_seen() -> None:
+    assert readiness(ingress(busy_ms=STUCK_MS)).ready
+    found = readiness(ingress(busy_ms=STUCK_MS + 1_000))
+    assert found.missing == (Lack("ingress", "its thread has been at one job for 31 s"),)
+
+
+def test_a_stuck_source_is_seen_with_its_reason() -> None:
+    assert readiness(ingress(stuck={"clicks": stuck(29.0, "no route")})).ready
+    (lack,) = readiness(ingress(stuck={"clicks": stuck(61.0, "no route to host")})).missing
+    assert lack == Lack("source clicks", "its rows of pulse 43 have not been read for 61 s: no route to host")
+
+
+def test_a_source_that_does_not_say_how_far_it_can_be_read_is_seen() -> None:
+    assert readiness(ingress(asking_s={"clicks": 29.0})).ready
+    (lack,) = readiness(ingress(asking_s={"clicks": 61.0})).missing
+    assert lack == Lack("source clicks", "it has not said for 61 s how far it can be read")
+
+
+@pytest.mark.parametrize("facts", [{"waits_ms": 40_000.0}, {"busy_ms": 40_000.0}], ids=str)
+def test_a_stuck_sink_is_seen(facts: dict[str, float]) -> None:
+    (lack,) = readiness(running(sinks={"sums.0>files.0": sink(**facts)})).missing
+    assert lack == Lack("sink sums.0>files.0", "it has not taken its next unit for 40 s")
+
+
+def test_a_stopped_sink_is_seen() -> None:
+    (lack,) = readiness(running(sinks={"sums.0>files.0": sink(stopped=7)})).missing
+    assert lack == Lack("sink sums.0>files.0", "it has stopped at unit 7, which it refuses")

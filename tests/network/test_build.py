@@ -14,7 +14,7 @@ from unbroken.errors import FlowError
 from unbroken.flow import Segment
 from unbroken.ingress.buckets import rules_of
 from unbroken.network.mistakes import keys_of
-from unbroken.network.parts import OPTIONS, SOURCE_OPTIONS, Head
+from unbroken.network.parts import OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS, Head
 from unbroken.plan import build_topology
 from unbroken.protocol.strategy import Ha, Strategy
 
@@ -172,6 +172,37 @@ sources:
     assert [getattr(sink, "limit", None) for sink in made[2:4]] == [3, 20]
 
 
+def test_a_sink_says_what_happens_to_units_that_it_refuses() -> None:
+    head = 'name: parts\nsources:\n  push: {push: {schema: "a int"}}\n'
+    sinks = """\
+        stops: {input: all, jsonlines: {path: lines}, on_refusal: stop}
+        skips: {input: all, client: {}, on_refusal: dead-letter}
+        other: {input: all, client: {}}
+    """
+    flow = load(network("all: {input: push, dup: {}}", sinks, head))
+    assert {name: sink.on_refusal for name, sink in flow.sinks.items()} == {
+        "stops": "stop",
+        "skips": "dead-letter",
+        "other": "dead-letter",
+    }
+
+
+@pytest.mark.parametrize(
+    ("sink", "what"),
+    [
+        ("{input: all, client: {}, on_refusal: halt}", "on_refusal is 'halt'"),
+        ("{input: all, client: {}, on_refusal: 3}", "on_refusal"),
+        ("{input: all, jsonlines: {path: out, on_refusal: stop}}", "write it beside jsonlines"),
+        ("{input: all, client: {}, on_refused: stop}", "'on_refusal'"),
+    ],
+)
+def test_a_mistake_in_what_a_sink_refuses_is_reported_with_its_line(sink: str, what: str) -> None:
+    head = 'name: parts\nsources:\n  push: {push: {schema: "a int"}}\n'
+    with pytest.raises(FlowError) as error:
+        load(network("all: {input: push, dup: {}}", f"out: {sink}", head))
+    assert what in str(error.value) and "sink out" in str(error.value)
+
+
 def test_operators_may_stand_before_what_they_read() -> None:
     operators = "last: {input: middle, dup: {}}\nmiddle: {input: first, dup: {}}\nfirst: {input: clicks, dup: {}}"
     flow = load(network(f"{operators}\nother: {{input: views, dup: {{}}}}"))
@@ -241,6 +272,10 @@ def test_a_network_takes_every_option_that_python_takes() -> None:
     assert keys_of(OPTIONS) == [name for name in parameters if name not in ("self", "inputs", "name")]
     parameters = inspect.signature(Dataflow.source).parameters
     assert keys_of(SOURCE_OPTIONS) == [name for name in parameters if name not in ("self", "name", "connector")]
+    parameters = inspect.signature(Dataflow.sink).parameters
+    assert keys_of(SINK_OPTIONS) == [
+        name for name in parameters if name not in ("self", "name", "segment", "connector")
+    ]
     parameters = inspect.signature(Dataflow).parameters
     assert set(keys_of(Head)) == {*parameters, "sources", "operators", "sinks"}
 

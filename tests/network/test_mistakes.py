@@ -41,7 +41,11 @@ USED = "both: {input: [clicks, views], join: {on: {user: id}}}"
         # options
         ("x: {input: clicks, dup: {}, shards: many}", "shards must be a whole number, got 'many'", "whole number"),
         ("x: {input: clicks, dup: {}, shards: true}", "shards must be a whole number, got True", "whole number"),
-        ("x: {input: clicks, dup: {}, shards: 2}", "shard_by does not say", "name the key columns"),
+        (
+            "x: {input: [clicks, views], union: {}, shards: 2, shard_by: {clicks: user}}",
+            "shard_by does not say how rows of ['views'] are split",
+            "name the key columns of every input",
+        ),
         ("x: {input: clicks, dup: {}, shard_by: 5}", "shard_by must be a list or a mapping, got 5", "a list"),
         ("x: {input: clicks, dup: {}, shard_by: {views: id}}", "'views', which is not an input", "inputs: clicks"),
         ("x: {input: clicks, dup: {}, output_mode: complete}", "output_mode='complete' is not supported", "append"),

@@ -8,7 +8,7 @@ import pytest
 
 from network.written import load, network
 from unbroken.plan import load_text
-from unbroken.program import differences, replaced_segments
+from unbroken.program import Declared, differences, replaced_segments
 
 OPERATORS = """\
     slow: {input: clicks, filter: {field: ms, is: ">", value: 100}}
@@ -23,7 +23,7 @@ ALL = ["slow", "users", "hosts", "both", "total"]
 
 def replaced(before: str, after: str) -> list[str]:
     old, new = load(before), load(after, generation=2)
-    assert differences(old, new) == []
+    assert differences(Declared.of(old), new) == []
     return replaced_segments(new, before, after)
 
 
@@ -73,7 +73,7 @@ def test_operators_may_change_places() -> None:
 
 def test_what_an_upgrade_must_not_change() -> None:
     after = changed("{input: slow, count: {}}", "{input: clicks, count: {by: user}, shards: 2}")
-    problems = differences(load(BEFORE), load(after))
+    problems = differences(Declared.of(load(BEFORE)), load(after))
     assert [(p.where, p.what.partition(" was")[0]) for p in problems] == [
         ("net.yaml:10, operator total", "inputs"),
         ("net.yaml:10, operator total", "shards"),
@@ -85,7 +85,7 @@ def test_the_bound_on_the_delay_stays_however_it_is_written() -> None:
     same = before.replace("{max_delay: 3s}", "{alpha: 0.9, max_delay: 3s, reconcile: fork}")
     assert replaced(before, same) == []
     other = before.replace("{max_delay: 3s}", "{max_delay: 3s, reconcile: redo}")
-    (problem,) = differences(load(before), load(other))
+    (problem,) = differences(Declared.of(load(before)), load(other))
     assert problem.where == "net.yaml:10, operator total" and problem.what.startswith("availability was")
 
 
@@ -109,7 +109,7 @@ flow.sink("seen-both", both, Client())
 def test_a_network_may_follow_python_and_python_a_network() -> None:
     network_text = network("both: {input: [clicks, views], join: {on: {user: id}}}")
     in_yaml, in_python = load(network_text), load_text(Path("flow.py"), PYTHON)
-    assert differences(in_yaml, in_python) == []
+    assert differences(Declared.of(in_yaml), in_python) == []
     assert replaced_segments(in_yaml, PYTHON, network_text) == ["both"]
     assert replaced_segments(in_python, network_text, PYTHON) == ["both"]
     assert replaced_segments(in_python, PYTHON, PYTHON + "# more\n") == []

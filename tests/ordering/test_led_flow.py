@@ -38,7 +38,7 @@ class Led:
 
     def leaders(self) -> list[NodeId]:
         """Who has had the lead, in the order of the terms."""
-        client = connect(self.cluster.zookeeper.address, 10)
+        client = connect(self.cluster.zookeeper.address, 10, token=self.cluster.token)
         try:
             told = [str(entry["sentence"]) for entry in read_history(client, "led")]
         finally:

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable
 
+from support import TOKEN
 from unbroken.cluster.documents import connect
 from unbroken.cluster.order_kafka import KafkaOrderLog
 from unbroken.cluster.order_log import LogEvent, OrderLog
@@ -28,7 +29,7 @@ class ZooKeeperService:
     def open(
         self, node: NodeId, post: Callable[[LogEvent], None], deadline_s: float, keep: int = KEEP
     ) -> ZooKeeperOrderLog:
-        client = connect(self.address, SESSION_S)
+        client = connect(self.address, SESSION_S, token=TOKEN)
 
         class Log(ZooKeeperOrderLog):
             def close(self) -> None:
@@ -49,7 +50,7 @@ class KafkaService:
         self.name = name or next(_names)
 
     def open(self, node: NodeId, post: Callable[[LogEvent], None], deadline_s: float) -> KafkaOrderLog:
-        return KafkaOrderLog(self.address, self.name, node, post, replication=1, deadline_s=deadline_s)
+        return KafkaOrderLog(self.address, self.name, node, post, token=TOKEN, replication=1, deadline_s=deadline_s)
 
 
 KINDS: dict[str, Callable[[str, str], ZooKeeperService | KafkaService]] = {

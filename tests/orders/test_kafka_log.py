@@ -11,8 +11,10 @@ import pytest
 from kafka.broker import Broker
 from orders.members import SHARD, Member, order, orders
 from orders.services import KafkaService
+from support import TOKEN
 from unbroken.cluster.order_log import Standing
 from unbroken.cluster.order_records import Mark, Record
+from unbroken.cluster.order_seal import RecordSeal
 from unbroken.cluster.order_topics import TOPIC_SETTINGS, topic_of
 from unbroken.connectors.kafka_client import KafkaError
 from unbroken.protocol.ids import ShardId
@@ -68,10 +70,13 @@ def test_late_records_of_old_leaders_are_passed_over_by_everybody(
     stale = Mark(4, Standing(1, "a", 0, 3))
     late = [Record("a", "late", stale, 1, order(number, 1, last=99)) for number in (3, 4, 5)]
     late += [Record("a", "late", stale, 2), Record("a", "late", stale, 2, order(4, 2, last=99))]
-    kafka.produce(topic_of(in_kafka.name, SHARD), [each.to_bytes() for each in late])
+    topic = topic_of(in_kafka.name, SHARD)
+    sealed = [RecordSeal(TOKEN, topic, SHARD).seal(each) for each in late]
+    kafka.produce(topic, sealed)
     b.log.publish(SHARD, 2, orders(4, 5, 2))
     b.wait_orders(5)
-    kafka.produce(topic_of(in_kafka.name, SHARD), [*(each.to_bytes() for each in late), "not one of these"])
+    begins = Record("foreign", "foreign", Mark(7, Standing(9, "foreign", 0, 70)), 10)
+    kafka.produce(topic, [*sealed, "not one of these", begins.to_bytes()])
     c = member(in_kafka, "c").follow()
     d = member(in_kafka, "d").follow(after=4)
     for each in (a, b, c):
@@ -85,13 +90,14 @@ def test_an_order_in_a_long_topic_is_found_soon(in_kafka: KafkaService, kafka: S
     marks = [Mark(number, Standing(1, "a", 0, number - 1)) for number in range(1, last + 1)]
     records = [Record("a", "a", Mark(), 1)]
     records += [Record("a", "a", mark, 1, order(mark.offset, 1)) for mark in marks]
-    kafka.produce(topic, [each.to_bytes() for each in records])
+    seal = RecordSeal(TOKEN, topic, SHARD)
+    kafka.produce(topic, [seal.seal(each) for each in records])
     for after in (last, last - 10, last - 3_000):
         begun = time.monotonic()
         found = member(in_kafka, "b").follow(after=after)
         found.wait_leader()
         assert found.wait_orders(last) == orders(after + 1, last, 1)
-        assert time.monotonic() - begun < 3.0
+        assert time.monotonic() - begun < 10.0
 
 
 def test_records_that_were_deleted_are_told(in_kafka: KafkaService, kafka: Server, member: Make) -> None:

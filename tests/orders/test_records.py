@@ -43,7 +43,7 @@ class Reading:
         self.events: list[LogEvent] = []
         self.fed = 0
         delivery = Delivery(SHARD, after, self.events.append)
-        tail = Tail(delivery, node, low, len(log.records))
+        tail = Tail(delivery, node, low, len(log.records), Record.from_bytes)
         while not delivery.ended and tail.position < len(log.records):
             at = tail.position
             assert at >= low

@@ -14,7 +14,7 @@ from kazoo.exceptions import BadVersionError
 
 from orders.members import SHARD, Member, order, orders
 from orders.services import ZooKeeperService
-from support import wait_until
+from support import TOKEN, wait_until
 from unbroken.cluster.documents import connect
 from unbroken.cluster.order_head import BATCH, Head
 from unbroken.cluster.order_log import LogEvent
@@ -34,7 +34,7 @@ class Keeping(ZooKeeperService):
 
 @pytest.fixture
 def zk(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
-    client = connect(zookeeper.address, 2.0)
+    client = connect(zookeeper.address, 2.0, token=TOKEN)
     yield client
     client.stop()
     client.close()

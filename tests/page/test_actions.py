@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 
 from page.flows import layout
+from support import TOKEN
 from unbroken.cluster.documents import Member, connect, layout_bytes, root_of
 from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 from unbroken.errors import Refused, UnbrokenError, Unreachable
@@ -105,7 +106,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooK
 
 @pytest.fixture
 def client(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
-    found = connect(zookeeper.address, 10)
+    found = connect(zookeeper.address, 10, token=TOKEN)
     yield found
     found.stop()
     found.close()

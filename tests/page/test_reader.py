@@ -10,7 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from page.flows import NOW_MS, layout, states, suspicion
-from support import wait_until
+from support import TOKEN, wait_until
 from unbroken.cluster.documents import Member, connect, layout_bytes, root_of
 from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 from unbroken.errors import UnbrokenError
@@ -30,7 +30,7 @@ def zookeeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
 
 @pytest.fixture
 def client(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
-    found = connect(zookeeper.address, 10)
+    found = connect(zookeeper.address, 10, token=TOKEN)
     yield found
     found.stop()
     found.close()
@@ -43,7 +43,7 @@ def tell(client: KazooClient, text: str, after_ms: int) -> None:
 
 def test_what_zookeeper_says_is_read_again_and_again(zookeeper: EmbeddedZooKeeper, client: KazooClient) -> None:
     found = states()
-    with FlowReader(zookeeper.address, FLOW, "secret", ask=lambda: list(found.values())) as reader:
+    with FlowReader(zookeeper.address, FLOW, TOKEN, ask=lambda: list(found.values())) as reader:
         seen = reader.look()
         assert (seen.layout, seen.history, seen.suspicions) == (None, (), ())
         assert [state["node"] for state in seen.states] == ["a", "b", "c"]
@@ -70,7 +70,7 @@ def test_a_flow_is_shown_while_zookeeper_is_away(zookeeper: EmbeddedZooKeeper, c
     client.create(f"{root_of(FLOW)}/layout", layout_bytes(layout()), makepath=True)
     tell(client, "first layout on a, b, c", 0)
     found = states()
-    with FlowReader(zookeeper.address, FLOW, "secret", ask=lambda: list(found.values())) as reader:
+    with FlowReader(zookeeper.address, FLOW, TOKEN, ask=lambda: list(found.values())) as reader:
         assert not reader.look().zookeeper_away
         zookeeper.kill9()
         wait_until(lambda: reader.look().zookeeper_away, 30, "the loss of ZooKeeper")
@@ -83,7 +83,7 @@ def test_a_page_of_nodes_that_do_not_answer(zookeeper: EmbeddedZooKeeper, client
     client.create(f"{root_of(FLOW)}/layout", layout_bytes(layout()), makepath=True)
     member = Member("a", "127.0.0.1:1", "", "127.0.0.1", 1, "x")
     client.create(f"{root_of(FLOW)}/members/a", member.to_bytes(), makepath=True, ephemeral=True)
-    with page_of_flow(zookeeper.address, FLOW, "secret", PageOptions(demo=True)) as page:
+    with page_of_flow(zookeeper.address, FLOW, TOKEN, PageOptions(demo=True)) as page:
         wait_until(lambda: page.feed.latest is not None, 30, "an update")
         assert page.feed.latest is not None
         view = json.loads("{" + page.feed.latest.text + "}")["view"]
@@ -93,4 +93,4 @@ def test_a_page_of_nodes_that_do_not_answer(zookeeper: EmbeddedZooKeeper, client
 
 def test_without_a_zookeeper_there_is_no_page() -> None:
     with pytest.raises(UnbrokenError, match="no ZooKeeper answers"):
-        page_of_flow("127.0.0.1:1", FLOW, "secret", PageOptions(), deadline_s=0.5)
+        page_of_flow("127.0.0.1:1", FLOW, TOKEN, PageOptions(), deadline_s=0.5)

@@ -169,7 +169,7 @@ class PartitionedFlow(Stage):
 
     def in_sync(self) -> InSync:
         """The members of the ingress and its leader."""
-        client = connect(self.cluster.zookeeper.address, ANSWER_S, ANSWER_S)
+        client = connect(self.cluster.zookeeper.address, ANSWER_S, ANSWER_S, token=self.cluster.token)
         try:
             found = read_in_sync(client, self.cluster.flow.name)
         finally:

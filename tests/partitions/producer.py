@@ -80,7 +80,9 @@ def main(token_file: str, source: str, directory: str, routed: str, *addresses: 
     def due() -> bool:
         return stream.due(_now_ms()) >= pushed + LEAST_ROWS
 
-    with make(list(addresses), read_token(Path(token_file)), source, "till", attempt_s=ATTEMPT_S) as client:
+    token = read_token(Path(token_file))
+    # No node knows itself by the address of a proxy.
+    with make(list(addresses), token, source, "till", attempt_s=ATTEMPT_S, bearer=bool(routed)) as client:
         while not told_to_stop():
             wait_until(lambda: due() or told_to_stop(), END_S, "rows to be due")
             through = stream.due(_now_ms())

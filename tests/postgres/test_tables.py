@@ -282,14 +282,6 @@ class TestLedger:
         assert writer.deliver(header(1), pa.table({"n": pa.array([], pa.int64())}))
         writer.close()
 
-    def test_another_run_is_not_taken_for_delivered(self, place: Place) -> None:
-        writer, table = place.writer(), pa.table({"n": [1]})
-        assert writer.deliver(header(5), table)
-        with pytest.raises(UnbrokenError, match=r"unit 5 of totals.0>out.0 of an earlier run.*DELETE FROM"):
-            writer.deliver(header(1, cut_ms=header(5).cut_ms + 1), table)
-        assert not writer.deliver(header(4), table)
-        writer.close()
-
     def test_it_needs_no_right_to_create_what_is_there(self, place: Place) -> None:
         role = place.schema
         table = pa.table({"n": [1]})

@@ -89,6 +89,7 @@ class SimNode:
     """A node's process: its protocol object and the effects around it. The disk outlives it.
 
     ``generations`` are those that its queries and sources write units for, which may be ahead of its protocol object.
+    ``writing`` are entries of the ingress log that are not on disk yet; a kill loses them.
     """
 
     protocol: NodeProtocol
@@ -96,6 +97,7 @@ class SimNode:
     generations: tuple[int, ...] = (1,)
     sparks: dict[ReplicaId, FakeSpark] = field(default_factory=dict)
     jobs: deque[PollSources | CommitEntry] = field(default_factory=deque)
+    writing: deque[PersistEntry] = field(default_factory=deque)
     pushed: list[bytes] = field(default_factory=list)
     cut: int = 0
     deliveries: dict[StreamId, tuple[ReplicaId, UnitHeader]] = field(default_factory=dict)
@@ -147,6 +149,7 @@ class ClusterEffects:
         self.interrupted: dict[ShardId, int] = {}
         self.refused: set[tuple[Lane, int]] = set()
         self.serial = count(1)
+        self.changed_at = 0
         self.handled = 0
         self.nodes: dict[NodeId, SimNode] = {}
         self.disks = {name: Disk(f"{name}-disk") for name in [*names, *(f"s{i}" for i in range(standbys))]}
@@ -248,10 +251,11 @@ class ClusterEffects:
                 node.suspected.remove(suspect)
             case PollSources() | PersistEntry() | CommitEntry():
                 self._run_ingress(node, step)
-            case BeginReplica(replica, base, valid):
-                node.disk.replicas[replica] = ReplicaDisk(committed=base, states={base: 0}, valid=valid)
-            case NoteOwed(replica, stream, owed, valid):
-                node.disk.replicas[replica].owed[stream] = (owed, valid)
+            case BeginReplica(replica, base, valid, notes):
+                owed = {note.stream: (note.owed, note.rebuilt) for note in notes}
+                node.disk.replicas[replica] = ReplicaDisk(committed=base, states={base: 0}, valid=valid, owed=owed)
+            case NoteOwed(replica, stream, through, rebuilt):
+                node.disk.replicas[replica].owed[stream] = (through, rebuilt)
             case FollowOrders(shard, after):
                 node.following[shard] = Follower(after)
             case Lead() | Publish():
@@ -268,7 +272,7 @@ class ClusterEffects:
         assert replica is not None, f"{node.me} is no ingress but is told to {step}"
         disk = node.disk.replicas[replica]
         if isinstance(step, PersistEntry):
-            disk.persist(step.entry)
+            node.writing.append(step)
             return
         if isinstance(step, PollSources):
             assert not any(isinstance(job, PollSources) for job in node.jobs), f"{node.me} polls twice"
@@ -289,6 +293,7 @@ class ClusterEffects:
             disk = node.disk.replicas[replica]
             if replica.shard == INGRESS:
                 node.jobs.clear()
+                node.writing.clear()
                 node.pushed, node.cut = [], disk.base_pulse
             else:
                 node.sparks[replica] = FakeSpark(replica, instances_of(node.protocol.topology, replica.shard), disk)
@@ -304,6 +309,7 @@ class ClusterEffects:
             node.lingering &= set(node.deliveries)
             if replica.shard == INGRESS:
                 node.jobs.clear()
+                node.writing.clear()
 
     def _transfer(self, node: SimNode, step: FetchState | AbandonFetch | PinState | RefusePin) -> None:
         match step:

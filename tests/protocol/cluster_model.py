@@ -9,6 +9,7 @@ be in the sink, and redundant again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from itertools import combinations
 
 from protocol.cluster_effects import SimNode
 from protocol.cluster_steps import Action, ClusterSteps
@@ -63,11 +64,21 @@ class Cluster(ClusterSteps):
                     out.append(("trust" if name in self.store.suspected else "suspect", name))
             if not self.store.draining and len(self.nodes) > 2:
                 out.append(("drain", name))
+        out += [("lose", names) for names in self.losses()]
         out += [("boot", name) for name in self.disks if name not in self.nodes]
         out += [("renew", replica) for replica in self.store.layout.placement if replica not in self.store.renewed]
         if self.store.draining:
             out.append(("undrain",))
         return [*out, ("blackout",), *self.wishes()]
+
+    def losses(self) -> list[tuple[NodeId, ...]]:
+        """The sets of two and three nodes that may be lost with their disks at the same moment."""
+        groups = [names for size in (2, 3) for names in combinations(sorted(self.nodes), size)]
+        return [
+            names
+            for names in groups
+            if self.spares([replica for name in names for replica in self._precious(self.store.layout.hosted(name))])
+        ]
 
     def wishes(self) -> list[Action]:
         """What a user can ask for at this moment: other code for some segments, or not after all."""
@@ -101,7 +112,26 @@ class Cluster(ClusterSteps):
             return False
         rely = [stream.consumer for stream in self.topology.outputs(shard)]
         rely = [consumer for consumer in rely if self.topology.strategy(consumer.part).ha is Ha.UPSTREAM]
-        return all(self._intact(consumer) - doomed for consumer in rely) and self._kept_for(shard, doomed)
+        if all(self._intact(consumer) - doomed for consumer in rely) and self._kept_for(shard, doomed):
+            return True
+        nodes = {layout.placement[lost] for lost in doomed}
+        return len(nodes) <= strategy.backups and self._settled()
+
+    def _settled(self) -> bool:
+        """Whether as many nodes may be lost as strategies say: all that relies on its producers is at work, and what
+        was safe when the layout changed last has been acknowledged through all levels."""
+        relying = [s for s in self.topology.placed_shards if self.topology.strategy(s.part).ha is Ha.UPSTREAM]
+        if not all(self._intact(shard) for shard in relying):
+            return False
+        streams = [stream for shard in relying for stream in self.topology.inputs(shard)]
+        return self.store.layout.version == 1 or all(self._owed(stream) > self.changed_at for stream in streams)
+
+    def _owed(self, stream: StreamId) -> int:
+        """How far a stream has been acknowledged, so that a producer has dropped it or could."""
+        producers = self._intact(self.topology.host_shard(stream.producer))
+        nodes = [self.nodes.get(self.store.layout.placement[producer]) for producer in producers]
+        boxes = [node.protocol.outboxes.boxes.get(stream) for node in nodes if node is not None]
+        return max((box.owed for box in boxes if box is not None), default=0)
 
     def _kept_for(self, shard: ShardId, doomed: set[ReplicaId]) -> bool:
         """Whether producers that are well keep all that a shard's state can be built again from."""
@@ -196,6 +226,11 @@ class Cluster(ClusterSteps):
         else:
             del self.disks[name]
             self.store.draining.discard(name)
+
+    def do_lose(self, names: tuple[NodeId, ...]) -> None:
+        """Several nodes are lost at once; they come back with empty disks."""
+        for name in names:
+            self.do_wipe(name, True)
 
     def do_blackout(self) -> None:
         for name in list(self.nodes):

@@ -16,6 +16,7 @@ from protocol.cluster_effects import ClusterEffects, SimNode, Transfer
 from protocol.model_parts import Exchange, FakeSpark, Window, memory_of, no_rows, source_unit
 from protocol.sim_programs import Origin, generation_asked, lane_of, layout_asked, pulse_body
 from unbroken.protocol.events import (
+    EntriesPersisted,
     FetchFailed,
     GateAsked,
     InSyncChanged,
@@ -103,6 +104,8 @@ class ClusterSteps(ClusterEffects):
                     yield ("spark", name, replica)
             if node.jobs:
                 yield ("source", name)
+            if node.writing:
+                yield ("force", name)
             if node.requests:
                 yield ("request", name)
             for shard, follower in node.following.items():
@@ -271,6 +274,18 @@ class ClusterSteps(ClusterEffects):
         if news is not None:
             self.handle(name, news)
 
+    def do_force(self, name: NodeId) -> None:
+        """Everything that waits to be written to the ingress log is on disk."""
+        node = self.nodes[name]
+        if not node.writing:
+            return
+        assert node.protocol.ingress is not None
+        done = list(node.writing)
+        node.writing.clear()
+        for step in done:
+            node.disk.replicas[node.protocol.ingress].persist(step.entry)
+        self.handle(name, EntriesPersisted(done[0].life, len(done)))
+
     def do_source(self, name: NodeId) -> None:
         node = self.nodes[name]
         if not node.jobs:
@@ -291,7 +306,8 @@ class ClusterSteps(ClusterEffects):
     def _generation(self, node: SimNode, wanted: int) -> int:
         """Generations never go back, whoever leads."""
         assert node.protocol.ingress is not None
-        last = node.disk.replicas[node.protocol.ingress].last_pulse()
+        written = [step.entry.body for step in node.writing if step.entry.pulse]
+        last = written[-1] if written else node.disk.replicas[node.protocol.ingress].last_pulse()
         return max(wanted, 1 if last is None else int(json.loads(last)["generation"]))
 
     def may_end(self) -> bool:
@@ -427,6 +443,7 @@ class ClusterSteps(ClusterEffects):
         if decision is not None:
             before = self.store.layout
             self.store.publish(decision)
+            self.changed_at = max((entry.pulse for entry in self.entries.values()), default=0)
             self._check_generations(before, self.store.layout)
             self._tell_all(self.store.layout)
 

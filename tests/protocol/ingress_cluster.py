@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from unbroken.protocol.ingress import (
     IngressLog,
     IngressMessage,
     InSync,
+    Notice,
     Persist,
     ProposeInSync,
     Tell,
@@ -27,17 +28,41 @@ Pair = tuple[NodeId, NodeId]
 
 @dataclass
 class Disk:
-    """A log directory: entries after the base. ``whole``: nothing that was written to it has been lost."""
+    """A log directory: entries after the base.
+
+    ``whole``: it holds a log. ``torn``: it has lost entries that it had reported to be on disk. ``writing`` are entries
+    that it has not reported yet; a kill may lose the last of them.
+    """
 
     entries: dict[int, Entry] = field(default_factory=dict)
     base: int = 0
     whole: bool = True
+    torn: bool = False
+    writing: list[Entry] = field(default_factory=list)
 
     def persist(self, entry: Entry) -> None:
         """An entry written again replaces the earlier one and all that followed it."""
         self.entries = {index: kept for index, kept in self.entries.items() if index < entry.index} | {
             entry.index: entry
         }
+
+    def force(self, count: int) -> int:
+        """Put so many of the entries that are being written on disk."""
+        done, self.writing = self.writing[:count], self.writing[count:]
+        for entry in done:
+            self.persist(entry)
+        return len(done)
+
+    def end(self, count: int) -> None:
+        """The process ends: so many of the entries that are being written get to the disk, the rest is lost."""
+        self.force(count)
+        self.writing = []
+
+    def tear(self, count: int) -> None:
+        """Lose so many of the last entries, although they were on disk."""
+        for index in sorted(self.entries)[len(self.entries) - count :]:
+            del self.entries[index]
+            self.torn = True
 
     def holds(self, entry: Entry) -> bool:
         return entry.index <= self.base or self.entries.get(entry.index) == entry
@@ -72,6 +97,7 @@ class IngressCluster:
         self.proposals: list[tuple[NodeId, ProposeInSync]] = []
         self.news: dict[NodeId, deque[InSync]] = {name: deque() for name in self.names}
         self.serial = 0
+        self.seen: Counter[str] = Counter()
 
     @property
     def doc(self) -> InSync:
@@ -83,13 +109,14 @@ class IngressCluster:
     def actions(self) -> list[Action]:
         return [
             *(("message", pair) for pair, queue in self.links.items() if queue and pair[1] in self.up),
-            *(("notice", pair) for pair in self.unnoticed if pair[0] in self.logs),
+            *(("notice", pair) for pair in self.unnoticed if pair[0] in self.logs and not self._awaited(*pair)),
             *(("connect", pair) for pair in self._pairs() if pair not in self.links and self.up >= set(pair)),
+            *(("force", name) for name in self.logs if self.disks[name].writing),
             *(("decide", place) for place in range(len(self.proposals))),
             *(("news", name) for name in self.logs if self.news[name]),
             *(("leave", name) for name, log in self.logs.items() if log.expelled),
             *(("copied", name) for name in self.copies if name in self.up),
-            *(("ask", name) for name in self.names if self._is_newcomer(name)),
+            *(("ask", name) for name in self._newcomers()),
         ]
 
     def perform(self, action: Action) -> None:
@@ -104,6 +131,8 @@ class IngressCluster:
             case ("connect", (name, peer)):
                 self.links[name, peer] = deque()
                 self._connected(name, peer)
+            case ("force", name):
+                self.force(name, 1 + self.serial % 3)
             case ("decide", place):
                 self._decide(*self.proposals.pop(place))
             case ("news", name):
@@ -123,12 +152,56 @@ class IngressCluster:
     # --- faults -------------------------------------------------------------------------------------------
 
     def cut(self, pair: Pair) -> None:
+        if self._torn() & set(pair) and self.up >= set(pair):
+            return
         if self.links.pop(pair, None) is not None:
             self.unnoticed.append(pair)
 
+    def force(self, name: NodeId, count: int) -> None:
+        if name in self.logs:
+            self._carry_out(name, self.logs[name].persisted(self.disks[name].force(count)))
+
+    def tear(self, name: NodeId, count: int) -> None:
+        """The power of a node fails, and its disk loses the end of the log, unless that may be nowhere else."""
+        if self.disks[name].whole and not self._torn() and self._spared(name) and self._sound() - {name}:
+            self.kill(name)
+            self._tear(name, count)
+
+    def blackout(self, name: NodeId, count: int) -> None:
+        """The power of all nodes fails, one disk loses the end of its log, and all members come back at once."""
+        if self.disks[name].whole and not self._torn() and self._spared(name):
+            for each in self.names:
+                self.kill(each)
+            self._tear(name, count)
+            for each in sorted(self.doc.members):
+                self.restart(each)
+
+    def _tear(self, name: NodeId, count: int) -> None:
+        self.disks[name].tear(count)
+        self.seen["torn"] += self.disks[name].torn
+
+    def _sound(self) -> set[NodeId]:
+        """The members that are up and have lost nothing."""
+        return {name for name in self.doc.members & self.up if self.disks[name].whole and not self.disks[name].torn}
+
+    def _torn(self) -> set[NodeId]:
+        """The members that have lost entries; with any, another one is needed that has not, or they are lost."""
+        return {name for name in self.doc.members if self.disks[name].torn}
+
+    def _needed(self, name: NodeId) -> bool:
+        """Whether this is the last node that has what a member has lost."""
+        return bool(self._torn()) and self._sound() <= {name}
+
+    def _awaited(self, name: NodeId, peer: NodeId) -> bool:
+        """Whether a member with a loss waits for a link to one without: that takes less time than to give it up."""
+        return name in self._torn() and peer in self.up
+
     def kill(self, name: NodeId) -> None:
         """kill -9: the disk stays, and what the process has sent is still on its way."""
+        if self._needed(name):
+            return
         self.up.discard(name)
+        self.disks[name].end(self.serial % 3)
         self.logs.pop(name, None)
         self.copies.pop(name, None)
         self.unnoticed = [pair for pair in self.unnoticed if pair[0] != name]
@@ -138,11 +211,15 @@ class IngressCluster:
 
     def wipe(self, name: NodeId) -> None:
         """Kill a node and lose its disk, unless the log may be nowhere else."""
-        sets = [self.doc, *(step.proposal for _, step in self.proposals if step.replaces == self.doc.version)]
-        whole = {other for other, disk in self.disks.items() if disk.whole and other != name}
-        if all(each.members & whole for each in sets):
+        if self._spared(name) and not self._needed(name):
             self.kill(name)
             self.disks[name] = Disk(whole=False)
+
+    def _spared(self, name: NodeId) -> bool:
+        """Whether a log without a loss is elsewhere, whichever set the store decides for."""
+        sets = [self.doc, *(step.proposal for _, step in self.proposals if step.replaces == self.doc.version)]
+        whole = {other for other, disk in self.disks.items() if disk.whole and not disk.torn and other != name}
+        return all(each.members & whole for each in sets)
 
     def restart(self, name: NodeId) -> None:
         """A member comes back with what its disk holds, anybody else as a newcomer."""
@@ -163,6 +240,7 @@ class IngressCluster:
         self.copies.pop(name, None)
         if name in self.logs and self.logs[name].learning:
             del self.logs[name]
+            self.disks[name].end(self.serial % 3)
 
     # --- what must hold -----------------------------------------------------------------------------------
 
@@ -170,7 +248,7 @@ class IngressCluster:
         for log in self.logs.values():
             log.check()
         for name in self.doc.members:
-            if self.disks[name].whole:
+            if self.disks[name].whole and not self.disks[name].torn:
                 for entry in self.committed.values():
                     assert self.disks[name].holds(entry), f"{name} lost committed entry {entry.index}"
         assert sorted(self.committed) == list(range(1, len(self.committed) + 1)), "committed entries have a hole"
@@ -209,6 +287,11 @@ class IngressCluster:
 
     def _pairs(self) -> list[Pair]:
         return [(a, b) for a in self.names for b in self.names if a != b]
+
+    def _newcomers(self) -> list[NodeId]:
+        """The nodes that ask for a copy, first those of members: the leader may wait for them."""
+        found = [name for name in self.names if self._is_newcomer(name)]
+        return sorted(found, key=lambda name: name not in self.doc.members)
 
     def _is_newcomer(self, name: NodeId) -> bool:
         """Whether a node is to ask for a copy, and there is somebody to ask, or has a log that counts."""
@@ -283,8 +366,11 @@ class IngressCluster:
         for step in steps:
             match step:
                 case Persist(entry):
-                    self.disks[name].persist(entry)
+                    self.disks[name].writing.append(entry)
+                case Notice():
+                    self.seen["notice"] += 1
                 case Commit(entry):
+                    assert self.disks[name].holds(entry), f"{name} commits {entry}, which is not on its disk"
                     known = self.committed.setdefault(entry.index, entry)
                     assert known == entry, f"{name} commits {entry}, but {known} was committed"
                     assert entry.index == self.applied[name] + 1, f"{name} commits {entry} after {self.applied[name]}"

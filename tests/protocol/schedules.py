@@ -11,13 +11,15 @@ from protocol.cluster_effects import SETTINGS
 from protocol.cluster_model import Action, Cluster
 from protocol.model_parts import DELAY, chain, diamond, join
 from unbroken.protocol.ids import NodeId, StreamId
-from unbroken.protocol.layout import Topology
+from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.protocol.settings import ProtocolSettings
 from unbroken.protocol.strategy import Ha, Strategy
 
 FAULT_CHANCE = 0.03
+MOST_SAFE = 3
+"""The largest k_safety that is drawn."""
 TIME_CHANCE = 0.1
-RARE = ("blackout", "drain", "undrain", "renew", "stop", "upgrade", "wipe", "withdraw")
+RARE = ("blackout", "drain", "lose", "undrain", "renew", "stop", "upgrade", "wipe", "withdraw")
 """Kinds of faults that take a while to be repaired, and would leave time for nothing else."""
 
 
@@ -75,9 +77,25 @@ def pick_strategies(choose: Callable[[int], int], only: Ha | None = None) -> Clu
     kinds = list(Ha) if only is None else [only, Ha.ACTIVE]
     strategies = {part: _strategy(kinds[choose(len(kinds))], choose) for part in topology.segments}
     running = {part: strategy.running for part, strategy in strategies.items()}
-    topology = replace(topology, strategies=strategies, replicas={**topology.replicas, **running})
+    # The ingress is as safe as the safest segment.
+    safest = max(strategy.backups for strategy in strategies.values())
+    replicas = {**topology.replicas, **running, INGRESS.part: 1 + max(1, safest)}
+    topology = replace(topology, strategies=strategies, replicas=replicas)
     settings = replace(SETTINGS, single_delivery=choose(2) == 1, catch_up_lag=choose(3), ack_every=1 + choose(3))
-    return Cluster(topology, 3 + choose(2), 8 + choose(12), settings, standbys=choose(3), transfers=1 + choose(3))
+    nodes = max(3, 1 + safest) + choose(2)
+    return Cluster(topology, nodes, 8 + choose(12), settings, standbys=choose(3), transfers=1 + choose(3))
+
+
+def pick_row(choose: Callable[[int], int]) -> Cluster:
+    """Segments in a row that all rely on their producers, with nodes enough for each to have one of its own."""
+    topology = (chain((1, 1, 1)), chain((1, 2, 1)), chain((1, 1, 1, 1)), diamond(1))[choose(4)]
+    k_safety = 1 + choose(MOST_SAFE)
+    strategies = {
+        part: replace(_strategy(Ha.UPSTREAM, choose), backups=k_safety, shares=False) for part in topology.segments
+    }
+    replicas = {**dict.fromkeys(strategies, 1), INGRESS.part: 1 + MOST_SAFE}
+    topology = replace(topology, strategies=strategies, replicas=replicas)
+    return Cluster(topology, 5 + choose(3), 40, replace(SETTINGS, ack_every=1 + choose(2)), standbys=choose(3))
 
 
 def pick_led(choose: Callable[[int], int]) -> Cluster:
@@ -102,11 +120,16 @@ def pick_long_windows(choose: Callable[[int], int]) -> Cluster:
 
 def _strategy(ha: Ha, choose: Callable[[int], int]) -> Strategy:
     if ha is not Ha.UPSTREAM:
-        return Strategy(ha, 0 if ha is Ha.NONE else 1, every=1 + choose(4))
+        return Strategy(ha, 0 if ha is Ha.NONE else 1 + choose(MOST_SAFE), every=1 + choose(4))
     timed = choose(2) == 1
     horizon = (0, DELAY + 10 + 10 * choose(9) if timed else 1 + choose(4))[choose(3) > 0]
     return Strategy(
-        ha, 1 + choose(2), horizon_ms=horizon, timed=timed, shares=choose(2) == 1, foldable=timed and horizon > 0
+        ha,
+        1 + choose(MOST_SAFE),
+        horizon_ms=horizon,
+        timed=timed,
+        shares=choose(2) == 1,
+        foldable=timed and horizon > 0,
     )
 
 
@@ -147,10 +170,12 @@ def run_schedule(
     return cluster
 
 
-def run_losses(seed: int, ha: Ha, losses: int = 6) -> tuple[Cluster, int]:
+def run_losses(
+    seed: int, ha: Ha, losses: int = 6, pick: Callable[[Callable[[int], int]], Cluster] | None = None
+) -> tuple[Cluster, int]:
     """Only the nodes of segments with one strategy are lost, with their disks, again and again; how often that was."""
     rng = random.Random(seed)
-    cluster = pick_strategies(rng.randrange, ha)
+    cluster = pick_strategies(rng.randrange, ha) if pick is None else pick(rng.randrange)
     cluster.pulses = 40
     lost = 0
     try:
@@ -158,14 +183,19 @@ def run_losses(seed: int, ha: Ha, losses: int = 6) -> tuple[Cluster, int]:
             for _ in range(rng.randrange(50, 250)):
                 actions = cluster.enabled()
                 cluster.perform(rng.choice(actions)) if actions and rng.random() > TIME_CHANCE else cluster.advance()
+            if rng.random() < 0.5:
+                # Far enough for units to be dropped: what is lost afterwards cannot begin with the first one.
+                cluster.run_turns(rng.randrange(20, 120))
             hosts = {
                 node
                 for replica, node in cluster.store.layout.placement.items()
                 if cluster.topology.strategy(replica.shard.part).ha is ha and node in cluster.nodes
             }
-            doomed = [node for node in sorted(hosts) if cluster.spares(cluster.store.layout.hosted(node))]
-            if doomed:
-                cluster.perform(("wipe", rng.choice(doomed), True))
+            doomed = [(node,) for node in sorted(hosts) if cluster.spares(cluster.store.layout.hosted(node))]
+            several = [names for names in cluster.losses() if hosts & set(names)]
+            several = [names for names in several if hosts >= set(names)] or several
+            if doomed or several:
+                cluster.perform(("lose", rng.choice(several if several and rng.random() < 0.7 else doomed or several)))
                 lost += 1
             else:
                 cluster.run_turns(5)

@@ -11,6 +11,7 @@ from unbroken.protocol.ids import ReplicaId, StreamId
 from unbroken.protocol.ingress import Admission, Entry
 from unbroken.protocol.instructions import PinState
 from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.rebuilt import Rebuilt
 from unbroken.protocol.recovery import LogState, ReplicaState, StoredUnits
 from unbroken.protocol.units import UnitHeader
 
@@ -38,7 +39,7 @@ class ReplicaDisk:
     copy: int = 0
     began: int = 0
     valid: int = 0
-    owed: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
+    owed: dict[StreamId, tuple[int, Rebuilt]] = field(default_factory=dict)
     cuts: dict[int, Cut] = field(default_factory=dict)
     admission: Admission | None = None
 
@@ -107,7 +108,8 @@ class ReplicaDisk:
         inboxes: dict[StreamId, tuple[UnitHeader, ...]] = {}
         for (stream, _), (header, _) in sorted(self.inbox.items(), key=lambda item: (str(item[0][0]), item[0][1])):
             inboxes[stream] = (*inboxes.get(stream, ()), header)
-        return ReplicaState(self.committed, self._stored(self.committed), inboxes, valid=self.valid, taken=taken)
+        stored = self._stored(max(self.committed, self.valid))
+        return ReplicaState(self.committed, stored, inboxes, valid=self.valid, taken=taken)
 
     def stored_base(self, stream: StreamId, nothing: int) -> int:
         """After which unit the outbox of a stream begins; ``nothing`` if there is none in it."""
@@ -118,7 +120,7 @@ class ReplicaDisk:
         for stream in dict.fromkeys([*(stream for stream, _ in self.outbox), *self.owed]):
             headers = [self.outbox[key][0] for key in sorted(k for k in self.outbox if k[0] == stream)]
             first = headers[0].number if headers else base + 1
-            out[stream] = StoredUnits(first - 1, tuple(headers), *self.owed.get(stream, (0, 0)))
+            out[stream] = StoredUnits(first - 1, tuple(headers), *self.owed.get(stream, (0, Rebuilt())))
         return out
 
 

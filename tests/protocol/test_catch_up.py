@@ -6,7 +6,7 @@ import pytest
 
 from protocol.model_parts import chain
 from unbroken.errors import InvariantViolation
-from unbroken.protocol.catchup import RETRY_MS, CatchUp, Phase
+from unbroken.protocol.catchup import RETRY_MS, CatchUp, Phase, Promise
 from unbroken.protocol.feeds import LONGEST_PATIENCE, Feed
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.instructions import DropOutbox, GiveUp, Report, Send
@@ -31,7 +31,7 @@ def catch_up() -> CatchUp:
 
 def fetching(donor: str = "d") -> CatchUp:
     join = catch_up()
-    join.claimed(STREAM, "p", 3, 9)
+    join.claimed(STREAM, "p", Promise(3, 9))
     assert join.next_donor({STREAM: ["p"]}, [donor], 0) == (donor,)
     return join
 
@@ -39,7 +39,7 @@ def fetching(donor: str = "d") -> CatchUp:
 def test_state_is_fetched_when_every_producer_in_reach_has_promised() -> None:
     join = catch_up()
     assert join.claims({STREAM: ["q", "p"]}) == [(STREAM, "p"), (STREAM, "q")]
-    join.claimed(STREAM, "p", 3, 9)
+    join.claimed(STREAM, "p", Promise(3, 9))
     assert join.next_donor({STREAM: ["p", "q"]}, ["d"], 0) is None
     assert join.next_donor({STREAM: []}, ["d"], 0) is None, "nobody can send the stream"
     assert join.next_donor({STREAM: ["p"]}, [], 0) is None, "nobody can give the state"
@@ -95,7 +95,7 @@ def test_it_does_not_count_before_every_producer_keeps_what_it_may_need() -> Non
     join.arrived(7, 0, 0)
     assert join.provided({STREAM: ["p"]}, {STREAM: 7})
     assert not join.provided({STREAM: ["p", "q"]}, {STREAM: 7}), "q could not be reached"
-    join.claimed(STREAM, "q", 8, 9)
+    join.claimed(STREAM, "q", Promise(8, 9))
     assert not join.provided({STREAM: ["p", "q"]}, {STREAM: 7}), "q has dropped unit 8"
     assert join.provided({STREAM: ["p", "q"]}, {STREAM: 8})
 

@@ -40,8 +40,8 @@ def test_random_schedule(seed: int) -> None:
 @pytest.mark.parametrize("topology", [chain((1, 3)), diamond(2), join(2)], ids=["chain", "diamond", "join"])
 def test_each_node_that_takes_part_has_all_of_the_dataflow(topology: Topology, replicas: int) -> None:
     topology = replace(topology, whole=True, replicas=dict.fromkeys(topology.replicas, replicas))
-    decision = first_layout(topology, 3, DISKS)
-    assert decision is not None
+    decision = first_layout(topology, 3, DISKS, {}, "r")
+    assert isinstance(decision, Decision)
     for node in DISKS:
         index = sorted(DISKS).index(node)
         here = [ReplicaId(shard, index) for shard in topology.placed_shards] if index < replicas else []

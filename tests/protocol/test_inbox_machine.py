@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.inbox import AHEAD_LIMIT, Arrival, Inbox
+from unbroken.protocol.inbox import AHEAD_LIMIT, RECENT_UNITS, Arrival, Inbox
 from unbroken.protocol.units import Digest, UnitHeader
 
 STREAM = StreamId(ShardId("a", 0), ShardId("b", 0))
@@ -20,6 +20,7 @@ class InboxMachine(RuleBasedStateMachine):
         self.held: dict[int, int] = {}
         self.consumed = 0
         self.accepted: set[int] = set()
+        self.done: dict[int, int] = {}
 
     @rule(ahead=st.one_of(st.integers(-3, 8), st.integers(AHEAD_LIMIT - 2, AHEAD_LIMIT + 2)), content=st.integers(0, 1))
     def arrive(self, ahead: int, content: int) -> None:
@@ -29,7 +30,10 @@ class InboxMachine(RuleBasedStateMachine):
             same = self.held[number] == content
             assert arrival is (Arrival.DUPLICATE if same else Arrival.DIVERGENT)
         elif number <= self.consumed:
-            assert arrival is Arrival.DUPLICATE
+            # Of the last ones it is known what they were.
+            recent = number > self.consumed - RECENT_UNITS
+            same = self.done[number] == content or not recent
+            assert arrival is (Arrival.DUPLICATE if same else Arrival.DIVERGENT)
         elif number > self.consumed + AHEAD_LIMIT:
             assert arrival is Arrival.REFUSED
         else:
@@ -44,8 +48,14 @@ class InboxMachine(RuleBasedStateMachine):
         dropped = self.inbox.consume(through)
         assert dropped == [number for number in sorted(self.held) if number <= through]
         for number in dropped:
-            del self.held[number]
+            self.done[number] = self.held.pop(number)
         self.consumed = max(self.consumed, through)
+
+    @rule(ahead=st.integers(-2, 8))
+    def lose(self, ahead: int) -> None:
+        number = self.consumed + ahead
+        assert self.inbox.lose(number) == (self.held.pop(number, None) is not None)
+        self.accepted -= {number} - self.done.keys()
 
     @invariant()
     def agrees(self) -> None:
@@ -53,6 +63,7 @@ class InboxMachine(RuleBasedStateMachine):
         assert self.inbox.consumed == self.consumed
         assert self.inbox.available == self._front()
         assert set(self.inbox.headers) == set(self.held)
+        assert len(self.inbox.recent) <= RECENT_UNITS
 
     def _front(self) -> int:
         number = self.consumed

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from protocol.forced_log import ForcedLog
 from unbroken.errors import InvariantViolation
 from unbroken.protocol import ingress_learners
 from unbroken.protocol.ingress import (
@@ -15,13 +16,15 @@ from unbroken.protocol.ingress import (
     Commit,
     CopyAgain,
     Entry,
-    IngressLog,
+    Held,
     InSync,
     JoinLog,
     JoinRefused,
     Persist,
     ProposeInSync,
+    Recall,
     Tell,
+    Tip,
 )
 
 PAIR = InSync(1, "a", frozenset("ab"), 0)
@@ -34,7 +37,7 @@ def entry(index: int, term: int = 1, body: bytes = b"x", pulse: int = 0) -> Entr
 
 
 def test_an_entry_is_committed_when_every_member_has_it() -> None:
-    log = IngressLog("a", TRIO)
+    log = ForcedLog("a", TRIO)
     steps = log.append(b"x")
     assert steps == [Persist(entry(1)), Tell("b", Append(1, entry(1), 0)), Tell("c", Append(1, entry(1), 0))]
     assert log.receive("b", AppendAck(1, 1)) == []
@@ -43,19 +46,19 @@ def test_an_entry_is_committed_when_every_member_has_it() -> None:
 
 
 def test_a_single_member_commits_at_once() -> None:
-    log = IngressLog("a", InSync(1, "a", frozenset("a"), 0))
+    log = ForcedLog("a", InSync(1, "a", frozenset("a"), 0))
     assert log.append(b"x", pulse=1) == [Persist(entry(1, pulse=1)), Commit(entry(1, pulse=1))]
     assert log.last_pulse == 1
 
 
 def test_a_follower_persists_before_it_acknowledges_and_commits_when_told() -> None:
-    log = IngressLog("b", PAIR)
+    log = ForcedLog("b", PAIR)
     assert log.receive("a", Append(1, entry(1), 0)) == [Persist(entry(1)), Tell("a", AppendAck(1, 1))]
     assert log.receive("a", Append(1, None, 1)) == [Commit(entry(1))]
 
 
 def test_an_acknowledgement_that_could_not_be_sent_is_sent_when_the_link_stands() -> None:
-    log = IngressLog("b", PAIR)
+    log = ForcedLog("b", PAIR)
     assert log.connected("a") == []
     log.receive("a", Append(1, entry(1), 0))
     assert log.connected("a") == [Tell("a", AppendAck(1, 1))]
@@ -64,11 +67,11 @@ def test_an_acknowledgement_that_could_not_be_sent_is_sent_when_the_link_stands(
 
 def test_only_the_leader_appends() -> None:
     with pytest.raises(InvariantViolation):
-        IngressLog("b", PAIR).append(b"x")
+        ForcedLog("b", PAIR).append(b"x")
 
 
 def test_an_entry_that_comes_again_is_acknowledged_again_but_not_written_again() -> None:
-    log = IngressLog("b", PAIR)
+    log = ForcedLog("b", PAIR)
     log.receive("a", Append(1, entry(1), 0))
     assert log.receive("a", Append(1, entry(1), 0)) == [Tell("a", AppendAck(1, 1))]
     log.receive("a", Append(1, None, 1))
@@ -76,18 +79,18 @@ def test_an_entry_that_comes_again_is_acknowledged_again_but_not_written_again()
 
 
 def test_an_entry_behind_a_gap_is_not_acknowledged() -> None:
-    assert IngressLog("b", PAIR).receive("a", Append(1, entry(2), 0)) == []
+    assert ForcedLog("b", PAIR).receive("a", Append(1, entry(2), 0)) == []
 
 
 def test_messages_of_an_older_term_are_ignored() -> None:
-    log = IngressLog("b", PAIR)
+    log = ForcedLog("b", PAIR)
     log.in_sync(InSync(2, "b", frozenset("b"), 1))
     assert log.receive("a", Append(1, entry(1), 1)) == []
     assert log.receive("a", AppendAck(1, 9)) == []
 
 
 def test_a_promoted_follower_keeps_what_may_have_been_committed() -> None:
-    log = IngressLog("b", PAIR)
+    log = ForcedLog("b", PAIR)
     log.receive("a", Append(1, entry(1), 0))
     [proposal] = log.lost("a")
     assert proposal == ProposeInSync(InSync(2, "b", frozenset("b"), 1), 0)
@@ -96,7 +99,7 @@ def test_a_promoted_follower_keeps_what_may_have_been_committed() -> None:
 
 
 def test_a_new_leader_replaces_the_tail_of_another_follower() -> None:
-    log = IngressLog("c", TRIO)
+    log = ForcedLog("c", TRIO)
     log.receive("a", Append(1, entry(1), 0))
     log.receive("a", Append(1, entry(2), 0))
     other = entry(1, 2, b"of b")
@@ -107,7 +110,7 @@ def test_a_new_leader_replaces_the_tail_of_another_follower() -> None:
 
 def test_a_leader_is_believed_before_the_store_has_told() -> None:
     """Its messages come once; a follower that drops them would hold every later entry up."""
-    log = IngressLog("c", TRIO)
+    log = ForcedLog("c", TRIO)
     steps = log.receive("b", Append(2, entry(1, 2), 0))
     assert steps == [Persist(entry(1, 2)), Tell("b", AppendAck(2, 1))]
     assert log.receive("a", Append(1, entry(1), 0)) == [], "the old leader is not"
@@ -116,7 +119,7 @@ def test_a_leader_is_believed_before_the_store_has_told() -> None:
 
 
 def test_a_proposal_on_an_outdated_document_is_made_again() -> None:
-    log = IngressLog("c", TRIO)
+    log = ForcedLog("c", TRIO)
     log.receive("b", Append(2, None, 0))
     [stale] = log.lost("b")
     assert isinstance(stale, ProposeInSync) and stale.replaces == 0
@@ -125,7 +128,7 @@ def test_a_proposal_on_an_outdated_document_is_made_again() -> None:
 
 
 def test_a_member_lost_while_the_store_decides_is_proposed_afterwards() -> None:
-    log = IngressLog("a", TRIO)
+    log = ForcedLog("a", TRIO)
     log.append(b"x")
     assert log.lost("b") == [ProposeInSync(InSync(2, "a", frozenset("ac"), 1), 0)]
     assert log.lost("c") == [], "one proposal at a time"
@@ -135,7 +138,7 @@ def test_a_member_lost_while_the_store_decides_is_proposed_afterwards() -> None:
 
 
 def test_a_follower_whose_new_leader_is_lost_already_takes_over() -> None:
-    log = IngressLog("c", TRIO)
+    log = ForcedLog("c", TRIO)
     assert log.lost("b") == [], "the leader's business"
     [step] = log.in_sync(InSync(2, "b", frozenset("bc"), 1))
     assert step == ProposeInSync(InSync(3, "c", frozenset("c"), 2), 1)
@@ -143,7 +146,7 @@ def test_a_follower_whose_new_leader_is_lost_already_takes_over() -> None:
 
 def test_of_two_members_that_lose_each_other_only_one_goes_on() -> None:
     winner = InSync(2, "b", frozenset("b"), 1)
-    log = IngressLog("a", PAIR)
+    log = ForcedLog("a", PAIR)
     assert log.lost("b") == [ProposeInSync(InSync(2, "a", frozenset("a"), 1), 0)]
     log.append(b"x")
     assert log.in_sync(winner) == []
@@ -152,7 +155,7 @@ def test_of_two_members_that_lose_each_other_only_one_goes_on() -> None:
 
 
 def test_a_link_that_stands_again_carries_entries_and_the_commit() -> None:
-    log = IngressLog("a", PAIR)
+    log = ForcedLog("a", PAIR)
     log.append(b"x")
     log.receive("b", AppendAck(1, 1))
     log.append(b"y")
@@ -161,13 +164,13 @@ def test_a_link_that_stands_again_carries_entries_and_the_commit() -> None:
 
 
 def test_an_older_document_changes_nothing() -> None:
-    log = IngressLog("a", PAIR)
+    log = ForcedLog("a", PAIR)
     log.in_sync(InSync(2, "a", frozenset("a"), 1))
     assert log.in_sync(PAIR) == [] and log.sync.version == 1
 
 
 def test_the_last_pulse_ends_the_log_whether_committed_or_not() -> None:
-    log = IngressLog("a", PAIR)
+    log = ForcedLog("a", PAIR)
     log.append(b"x", pulse=1, final=True)
     assert log.ended
     log.receive("b", AppendAck(1, 1))
@@ -177,25 +180,25 @@ def test_the_last_pulse_ends_the_log_whether_committed_or_not() -> None:
 # --- learners ---------------------------------------------------------------------------------------------
 
 
-def admit(log: IngressLog, peer: str = "b") -> Admission:
+def admit(log: ForcedLog, peer: str = "b") -> Admission:
     admission, steps = log.learn(peer)
     assert admission is not None and steps == []
     log.check()
     return admission
 
 
-def led(*bodies: bytes, sync: InSync = ALONE) -> IngressLog:
-    log = IngressLog("a", sync)
+def led(*bodies: bytes, sync: InSync = ALONE) -> ForcedLog:
+    log = ForcedLog("a", sync)
     for body in bodies:
         log.append(body)
     return log
 
 
-def newcomer(admission: Admission, *entries: Entry, sync: InSync = ALONE) -> IngressLog:
-    return IngressLog.learner("b", sync, admission, 0, entries, 0, False)
+def newcomer(admission: Admission, *entries: Entry, sync: InSync = ALONE) -> ForcedLog:
+    return ForcedLog.learner("b", sync, admission, 0, entries, 0, False)
 
 
-def talk(one: IngressLog, other: IngressLog, steps: Sequence[object]) -> list[object]:
+def talk(one: ForcedLog, other: ForcedLog, steps: Sequence[object]) -> list[object]:
     """Carry messages between the two until none is left; what else is to be done comes back."""
     left: list[object] = []
     queue = [(one, step) for step in steps]
@@ -243,7 +246,7 @@ def test_a_learner_with_nothing_to_catch_up_is_taken_in_only_when_it_answers() -
 
 
 def test_only_the_leader_gives_out_copies() -> None:
-    assert IngressLog("b", TRIO).learn("d") == (None, [])
+    assert ForcedLog("b", TRIO).learn("d") == (None, [])
     assert led(sync=TRIO).learn("a") == (None, [])
 
 
@@ -260,7 +263,7 @@ def test_no_copy_while_the_store_decides_about_the_newcomer() -> None:
     assert leader.learn("b") == (None, [])
 
 
-def proposed() -> tuple[IngressLog, IngressLog]:
+def proposed() -> tuple[ForcedLog, ForcedLog]:
     """A leader whose proposal with a learner is on its way, and the learner."""
     leader = led(b"x")
     learner = newcomer(admit(leader), entry(1))
@@ -332,7 +335,7 @@ def test_two_learners_are_proposed_together_or_one_after_the_other() -> None:
 
 def test_a_leader_that_inherits_a_tail_admits_nobody_who_lacks_it() -> None:
     """The tail may have been committed by the leader before, which alone knew."""
-    log = IngressLog("b", PAIR)
+    log = ForcedLog("b", PAIR)
     for index in (1, 2, 3):
         log.receive("a", Append(1, entry(index), 0))
     log.in_sync(InSync(2, "b", frozenset("bc"), 1))
@@ -399,7 +402,7 @@ def test_what_an_earlier_copy_left_on_its_way_does_not_count() -> None:
 
 def test_a_document_from_before_the_copy_makes_nobody_a_member() -> None:
     """The node was a member once, and lost its disk."""
-    learner = IngressLog.learner("b", PAIR, Admission("a", 0, 3, 2, "3.1"), 0, [], 0, False)
+    learner = ForcedLog.learner("b", PAIR, Admission("a", 0, 3, 2, "3.1"), 0, [], 0, False)
     assert learner.learning and not learner.leading
     assert learner.receive("b", Append(1, entry(1), 1)) == learner.receive("c", Append(2, entry(1), 1)) == []
     learner.in_sync(InSync(2, "a", frozenset("ab"), 1))
@@ -412,7 +415,7 @@ def test_a_document_from_before_the_copy_makes_nobody_a_member() -> None:
 
 def test_another_leader_does_not_know_the_learner() -> None:
     learner = newcomer(Admission("a", 1, 1, 0, "1.1"), entry(1), sync=InSync(1, "a", frozenset("ac"), 0))
-    other = IngressLog("c", InSync(1, "a", frozenset("ac"), 0))
+    other = ForcedLog("c", InSync(1, "a", frozenset("ac"), 0))
     assert other.receive("b", JoinLog("1.1", 1)) == [], "it does not lead yet"
     taken = InSync(2, "c", frozenset("c"), 1)
     assert other.in_sync(taken) == [Tell("b", JoinRefused("1.1"))]
@@ -461,7 +464,7 @@ def test_what_a_copy_holds_beyond_its_admission_is_not_acknowledged_before_it_is
 
 
 def test_an_expelled_member_stops_for_good() -> None:
-    log = IngressLog("b", TRIO)
+    log = ForcedLog("b", TRIO)
     log.in_sync(InSync(2, "a", frozenset("ac"), 1))
     assert log.expelled and not log.learning
     assert log.receive("a", Append(3, entry(1, 3), 1)) == []
@@ -471,8 +474,8 @@ def test_an_expelled_member_stops_for_good() -> None:
 # --- restart ----------------------------------------------------------------------------------------------
 
 
-def restarted(me: str, sync: InSync, committed: int, *entries: Entry) -> IngressLog:
-    return IngressLog.recovered(me, sync, committed, entries, 0, False)
+def restarted(me: str, sync: InSync, committed: int, *entries: Entry) -> ForcedLog:
+    return ForcedLog.recovered(me, sync, committed, entries, 0, False)
 
 
 def test_a_restarted_leader_begins_a_term_before_it_commits() -> None:
@@ -491,12 +494,14 @@ def test_a_restarted_leader_finds_the_learner_of_its_earlier_life_in_the_set() -
     log.begin()
     log.receive("b", JoinLog("1.1", 1))
     grown = InSync(2, "a", frozenset("ab"), 1)
-    assert log.in_sync(grown)[:2] == [Tell("b", Append(2, entry(1), 0)), Tell("b", Append(2, None, 0))]
+    assert log.in_sync(grown) == [Tell("b", Recall(2))] and not log.leading
+    steps = log.receive("b", Held(2, Tip(1, 1), 0))
+    assert steps[:2] == [Tell("b", Append(2, entry(1), 0)), Tell("b", Append(2, None, 0))]
     assert log.leading and log.committed == 0
 
 
 def test_a_restarted_leader_is_behind_its_follower() -> None:
-    follower = IngressLog("b", PAIR)
+    follower = ForcedLog("b", PAIR)
     for index in (1, 2, 3):
         follower.receive("a", Append(1, entry(index), 0))
     follower.receive("a", Append(1, None, 2))
@@ -513,7 +518,7 @@ def test_a_restarted_follower_learns_what_is_committed() -> None:
     leader = led(b"x", b"y", sync=PAIR)
     leader.receive("b", AppendAck(1, 2))
     follower = restarted("b", PAIR, 0, entry(1), entry(2, body=b"y"))
-    assert follower.begin() == [Tell("a", JoinLog("", 0))]
+    assert follower.begin() == [Tell("a", JoinLog("", 0, Tip(1, 2)))]
     steps = talk(follower, leader, follower.begin())
     assert steps == [Commit(entry(1)), Commit(entry(2, body=b"y"))]
     talk(leader, follower, leader.append(b"z"))
@@ -537,7 +542,7 @@ def test_a_restarted_follower_goes_on_alone() -> None:
 
 
 def test_pulse_and_end_come_from_the_base() -> None:
-    log = IngressLog.recovered("a", ALONE, 7, [], 3, True)
+    log = ForcedLog.recovered("a", ALONE, 7, [], 3, True)
     assert (log.last, log.last_pulse, log.ended) == (7, 3, True)
 
 
@@ -551,7 +556,8 @@ def test_a_log_that_begins_in_the_middle_of_a_conversation_waits_for_its_beginni
     sync = InSync(2, "a", frozenset("ab"), 1)
     follower = restarted("b", sync, 0, entry(1), entry(2, body=b"lost"), entry(3, body=b"lost"))
     theirs = [entry(index, 2, b"y") for index in (2, 3)]
-    assert follower.receive("a", Append(2, theirs[1], 1)) == [Commit(entry(1))], "entry 2 is not certain"
+    steps = follower.receive("a", Append(2, theirs[1], 1))
+    assert steps == [Tell("a", JoinLog("", 0, Tip(1, 3))), Commit(entry(1))], "entry 2 is not certain"
     for each in theirs:
         assert follower.receive("a", Append(2, each, 1)) == [Persist(each), Tell("a", AppendAck(2, each.index))]
-    assert follower.connected("a") == [Tell("a", AppendAck(2, 3)), Tell("a", JoinLog("", 3))]
+    assert follower.connected("a") == [Tell("a", AppendAck(2, 3)), Tell("a", JoinLog("", 3, Tip(2, 3)))]

@@ -63,6 +63,14 @@ class IngressMachine(RuleBasedStateMachine):
         for name in self.cluster.names:
             self.cluster.kill(name)
 
+    @rule(choice=Choice, count=st.integers(1, 3))
+    def tear(self, choice: int, count: int) -> None:
+        self.cluster.tear(_pick(self.cluster.names, choice), count)
+
+    @rule(choice=Choice, count=st.integers(1, 3))
+    def blackout(self, choice: int, count: int) -> None:
+        self.cluster.blackout(_pick(self.cluster.names, choice), count)
+
     @rule(choice=Choice)
     def wipe(self, choice: int) -> None:
         self.cluster.wipe(_pick(self.cluster.names, choice))
@@ -117,6 +125,8 @@ def run_ingress(seed: int) -> IngressCluster:
         lambda: cluster.restart(anybody()),
         lambda: cluster.restart(anybody()),
         lambda: cluster.wipe(anybody()),
+        lambda: cluster.tear(anybody(), rng.randint(1, 4)),
+        lambda: cluster.blackout(rng.choice([anybody(), cluster.doc.leader]), rng.randint(1, 4)),
         lambda: cluster.trim(anybody(), rng.randrange(3)),
         lambda: cluster.abandon(anybody()),
         *([kill_all] if seed % 5 == 0 else []),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.model_parts import chain, diamond, join
 from unbroken.errors import InvariantViolation
-from unbroken.protocol.controller import Decision, Situation, first_layout, next_layout
+from unbroken.protocol.controller import Decision, NoLayout, Situation, first_layout, next_layout
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
 
@@ -80,9 +80,19 @@ def test_streams_follow_the_edges() -> None:
 
 def test_the_first_layout_waits_for_everybody() -> None:
     topology = chain((1,))
-    assert first_layout(topology, 3, disks("ab")) is None
-    decision = first_layout(topology, 2, disks("cba"))
-    assert decision is not None and decision.layout.nodes == disks("ab")
+    fresh = dict.fromkeys("abc", "")
+    assert first_layout(topology, 3, disks("ab"), fresh, "r") is None
+    decision = first_layout(topology, 2, disks("cba"), fresh, "r")
+    assert isinstance(decision, Decision) and decision.layout.nodes == disks("ab") and decision.layout.run == "r"
+
+
+def test_a_flow_whose_disks_belong_to_a_run_is_not_begun_anew() -> None:
+    """Also if the only such disk is that of a standby, or more nodes than are wanted have fresh ones."""
+    for runs in ({"a": "old", "b": ""}, {"a": "", "b": "", "standby": "old"}, dict.fromkeys("abc", "old")):
+        decision = first_layout(chain((1,)), 2, disks("ab"), runs, "new")
+        assert isinstance(decision, NoLayout)
+        for word in ("run old", "--zookeeper", "unbroken adopt", "--fresh"):
+            assert word in decision.reason
 
 
 def test_nothing_changes_while_all_is_well() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from protocol.model_parts import chain, join
 from unbroken.protocol.events import (
+    EntriesPersisted,
     GateAsked,
     InSyncChanged,
     LayoutChanged,
@@ -16,13 +17,15 @@ from unbroken.protocol.events import (
     Received,
     ReplicaStopped,
     SinkDelivered,
+    SinkRefused,
     SourcesPolled,
     SubscriberGone,
     Tick,
     UnitArrived,
+    UnitDamaged,
 )
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, InSync, JoinLog, ProposeInSync
+from unbroken.protocol.ingress import Append, AppendAck, Held, InSync, JoinLog, ProposeInSync, Tip
 from unbroken.protocol.instructions import (
     AnswerGate,
     CommitEntry,
@@ -68,6 +71,8 @@ def node(me: str = "b", topology: Topology | None = None, names: tuple[str, ...]
             assert out.sources is not None
             out.sync = step.proposal
             out.sources.in_sync(step.proposal)
+            for member in members - {me}:
+                out.sources.received(member, Held(step.proposal.term, Tip(), 0))
     assert out.hosted() == layout.hosted(me)
     for replica in out.replicas.values():
         for feed in replica.feeds.values():
@@ -245,8 +250,47 @@ def test_pulses_are_polled_one_at_a_time_and_logged() -> None:
     assert a.next_wake_ms() is None and a.handle(Tick(), 500) == []
     steps = a.handle(SourcesPolled(1, b"cut", False), 510)
     assert isinstance(steps[0], PersistEntry)
-    steps = a.handle(Received("b", AppendAck(2, 1)), 520)
+    assert a.handle(Received("b", AppendAck(2, 1)), 520) == [], "it is not on the disk of this node"
+    steps = a.handle(EntriesPersisted(1, 1), 525)
     assert isinstance(steps[0], CommitEntry)
+
+
+def test_a_report_of_the_disk_of_an_earlier_log_counts_for_nothing() -> None:
+    a = node("a")
+    a.handle(PushArrived(b"rows"), 0)
+    a.handle(Received("b", AppendAck(2, 1)), 0)
+    assert a.handle(EntriesPersisted(0, 1), 0) == []
+    assert isinstance(a.handle(EntriesPersisted(1, 1), 0)[0], CommitEntry)
+
+
+def test_a_damaged_unit_is_fetched_once_more() -> None:
+    b = node()
+    for peer in ("a", "b"):
+        b.handle(LinkUp(peer), 0)
+    for number in (1, 2, 3):
+        b.handle(UnitArrived(unit(INPUT, number), "a"), 0)
+    b.handle(ask(0), 0)
+    steps = b.handle(UnitDamaged(MINE, INPUT, 2, "its checksum is wrong"), 1)
+    assert DropInbox(MINE, INPUT, (2,)) in steps
+    asked = {step.to: step.message for step in steps if isinstance(step, Send)}
+    assert asked == dict.fromkeys(("a", "b"), Subscribe(INPUT, str(MINE), 1))
+    assert b.replicas[MINE].inboxes[INPUT].available == 1
+    assert StoreUnit(MINE, unit(INPUT, 2)) in b.handle(UnitArrived(unit(INPUT, 2), "a"), 2)
+    assert b.handle(UnitArrived(unit(INPUT, 3), "a"), 2) == []
+    assert b.replicas[MINE].inboxes[INPUT].available == 3
+    b.check()
+    assert b.handle(UnitDamaged(MINE, INPUT, 9, "it was consumed long ago"), 3) == []
+
+
+def test_a_late_copy_that_differs_from_what_was_consumed_is_reported() -> None:
+    b = node()
+    b.handle(UnitArrived(unit(INPUT, 1), "a"), 0)
+    b.handle(ask(0), 0)
+    b.handle(Produced(MINE, 1, (unit(OUTPUT, 1),)), 0)
+    b.handle(ask(1, ticket=2), 0)
+    assert b.handle(UnitArrived(unit(INPUT, 1), "b"), 1) == []
+    [report] = b.handle(UnitArrived(unit(INPUT, 1, content=2), "b"), 1)
+    assert isinstance(report, Report) and "differs from the copy kept" in report.sentence
 
 
 def test_pulses_are_held_while_too_many_are_in_flight() -> None:
@@ -289,6 +333,41 @@ def test_a_link_that_comes_back_in_time_costs_no_member() -> None:
     b.handle(LinkLost("a"), 0)
     b.handle(LinkUp("a"), 50)
     assert b.handle(Tick(), 10_000) == []
+
+
+def test_a_refused_unit_is_told_of_once_and_the_next_one_is_delivered() -> None:
+    b = node("b")
+    b.handle(LinkUp("a"), 0)
+    b.handle(Produced(MINE, 1, (unit(OUTPUT, 1),)), 0)
+    b.handle(Produced(MINE, 2, (unit(OUTPUT, 2),)), 0)
+    steps = b.handle(SinkRefused(OUTPUT, 1, "no such date"), 10)
+    reports = [step.sentence for step in steps if isinstance(step, Report)]
+    assert len(reports) == 1 and "unit 1 of" in reports[0] and "no such date" in reports[0]
+    assert Deliver(MINE, unit(OUTPUT, 2)) in steps and Send("a", Delivered(OUTPUT, 1)) in steps
+    assert DropOutbox(MINE, OUTPUT, (1,)) in steps
+    assert b.counters["units_set_aside"] == 1
+
+
+def test_a_sink_that_stops_neither_holds_up_the_flow_nor_fills_the_disk() -> None:
+    b = node("b")
+    b.handle(LinkUp("a"), 0)
+    b.handle(Produced(MINE, 1, (unit(OUTPUT, 1),)), 0)
+    steps = b.handle(SinkRefused(OUTPUT, 1, "no such date", stops=True), 10)
+    assert Send("a", Delivered(OUTPUT, 1, 1)) in steps
+    for number in range(2, 3 * SINK_BACKLOG):
+        steps = b.handle(Produced(MINE, number, (unit(OUTPUT, number),)), 20)
+        assert not any(isinstance(step, Deliver) for step in steps)
+        b.check()
+    assert b.progress[MINE] >= 3 * SINK_BACKLOG - 2 and len(b.outboxes.boxes[OUTPUT].headers) <= 1
+    # Who is told of it stops, too: a unit after the one that is missing must not be written.
+    other = node("b")
+    other.handle(Produced(MINE, 1, (unit(OUTPUT, 1),)), 0)
+    other.handle(Produced(MINE, 2, (unit(OUTPUT, 2),)), 0)
+    other.handle(SinkDelivered(OUTPUT, 1), 0)
+    other.handle(Received("a", Delivered(OUTPUT, 1, 1)), 0)
+    other.handle(SinkDelivered(OUTPUT, 2), 0)
+    steps = other.handle(Produced(MINE, 3, (unit(OUTPUT, 3),)), 1_000)
+    assert not any(isinstance(step, Deliver) for step in steps)
 
 
 def test_a_sink_that_takes_nothing_holds_the_pulse() -> None:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from protocol.consistency_schedules import join_of_two
 from protocol.model_parts import diamond
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.layout import Topology, chained_placement
-from unbroken.protocol.pace import BEHIND, slowest
+from unbroken.protocol.events import Produced, Received, Tick
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.ingress import Held, InSync, ProposeInSync, Tip
+from unbroken.protocol.layout import INGRESS, Topology, chained_placement
+from unbroken.protocol.messages import Progress
+from unbroken.protocol.node import NodeProtocol
+from unbroken.protocol.pace import BEHIND, LEFT_MS, slowest
+from unbroken.protocol.recovery import ReplicaState
+from unbroken.protocol.settings import ProtocolSettings
+from unbroken.protocol.units import Digest, UnitHeader
 
 JOIN, DIAMOND = join_of_two(), diamond()
 """left > a, right > b, (a, b) > join > last, and source > a > (b, c) > d; two replicas of each."""
@@ -50,3 +57,86 @@ def test_nor_for_one_that_is_given_nothing() -> None:
     progress = pulses(a=10, b=10, join=3, last=3)
     assert reached(JOIN, progress, pulses(join=10)) == 10
     assert reached(JOIN, pulses(a=10, b=10, join=5, last=3), pulses(join=10)) == 3, "it has something to do"
+
+
+def two_sources() -> tuple[NodeProtocol, dict[str, StreamId]]:
+    """left > a, right > b, (a, b) > join > last; the leader has all the ingress, and the log has ten pulses."""
+    topology = join_of_two()
+    layout = chained_placement(topology, {name: f"disk of {name}" for name in ("n0", "n1", "n2", "n3")})
+    members = frozenset(layout.nodes_of(INGRESS))
+    me = next(iter(layout.nodes_of(INGRESS)))
+    recovered = {replica: ReplicaState() for replica in layout.hosted(me)}
+    node = NodeProtocol(me, topology, layout, InSync(1, me, members, 0), recovered, ProtocolSettings(), f"disk of {me}")
+    for step in node.hosting.start(0):
+        if isinstance(step, ProposeInSync):
+            assert node.sources is not None
+            node.sync = step.proposal
+            node.sources.in_sync(step.proposal)
+            for member in members - {me}:
+                node.sources.received(member, Held(step.proposal.term, Tip(), 0))
+    assert node.sources is not None and node.ingress is not None
+    return node, {
+        stream.producer.part: stream for stream in topology.streams if stream.producer.part in topology.sources
+    }
+
+
+def fed(node: NodeProtocol, streams: dict[str, StreamId], pulse: int, *sources: str) -> None:
+    """A pulse is in the log, and these sources could be read."""
+    assert node.sources is not None and node.ingress is not None
+    node.sources.log.append(b"", pulse)
+    headers = tuple(UnitHeader(streams[name], pulse, pulse, 0, Digest(1, 1)) for name in sources)
+    node.handle(Produced(node.ingress, pulse, headers), node.seen_ms)
+
+
+def moves(node: NodeProtocol, now_ms: float, **parts: int) -> None:
+    for part, pulse in parts.items():
+        replica = ReplicaId(ShardId(part, 0), 0)
+        node.handle(Received(node.layout.placement[replica], Progress(replica, pulse)), now_ms)
+
+
+def test_a_source_that_cannot_be_read_does_not_keep_others_from_being_cut() -> None:
+    node, streams = two_sources()
+    assert node.sources is not None
+    for pulse in range(1, 5):
+        fed(node, streams, pulse, "left", "right")
+    moves(node, 10.0, a=4, b=4, join=4, last=4)
+    for pulse in range(5, 11):
+        fed(node, streams, pulse, "left")  # the right one has failed
+    moves(node, 20.0, a=10)
+    assert node.pace.in_flight() == 6, "it may have been slow for a moment"
+    moves(node, 20.0 + LEFT_MS, a=10)
+    assert node.pace.in_flight() == 0 and node.pace.left == {"b", "join", "last"}
+    # It comes back: nobody waits until what was left behind has caught up, and then everybody does as before.
+    for pulse in range(5, 11):
+        assert node.ingress is not None
+        header = UnitHeader(streams["right"], pulse, pulse, 0, Digest(1, 1))
+        node.handle(Produced(node.ingress, pulse, (header,)), node.seen_ms)
+    moves(node, 30.0 + LEFT_MS, b=6, join=5, last=5)
+    assert node.pace.in_flight() == 0 and node.pace.left == {"b", "join", "last"}
+    moves(node, 40.0 + LEFT_MS, b=10, join=9, last=8)
+    assert node.pace.in_flight() == 2 and not node.pace.left
+
+
+def test_a_segment_that_is_slow_is_waited_for() -> None:
+    node, streams = two_sources()
+    for pulse in range(1, 11):
+        fed(node, streams, pulse, "left", "right")
+    moves(node, 10.0, a=10, b=4, join=4, last=4)
+    moves(node, 10.0 + 10 * LEFT_MS, a=10)
+    assert node.pace.in_flight() == 6 and not node.pace.left
+
+
+def test_what_a_stuck_source_makes_others_keep_is_bounded() -> None:
+    node, streams = two_sources()
+    for pulse in range(1, BEHIND + 3):
+        fed(node, streams, pulse, "left")
+    moves(node, 10 * LEFT_MS, a=BEHIND + 2)
+    assert node.pace.in_flight() == BEHIND + 2 and not node.pace.left
+
+
+def test_where_no_source_can_be_read_the_pulse_waits() -> None:
+    node, streams = two_sources()
+    for pulse in range(1, 11):
+        fed(node, streams, pulse)
+    node.handle(Tick(), 10 * LEFT_MS)
+    assert node.pace.in_flight() == 10 and not node.pace.left

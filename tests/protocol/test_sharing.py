@@ -10,6 +10,7 @@ from protocol.cluster_effects import SETTINGS
 from protocol.cluster_model import Cluster
 from protocol.model_parts import chain
 from unbroken.protocol.ids import ReplicaId, ShardId
+from unbroken.protocol.rebuilt import Rebuilt
 from unbroken.protocol.records import Record
 from unbroken.protocol.strategy import Ha, Strategy
 
@@ -70,8 +71,8 @@ def test_colleagues_know_what_a_lost_one_had_pending() -> None:
 def test_records_only_grow() -> None:
     records = sharing(2, 2).nodes["n0"].protocol.records
     replica = ReplicaId(ShardId("s0", 1), 0)
-    records.received(Record(replica, 5, 5, 7))
-    records.received(Record(replica, 4, 4, 9))
-    records.received(Record(ReplicaId(replica.shard, 1), 3, 3, 3))
-    assert records.of(replica.shard) == Record(replica, 5, 5, 7)
+    records.received(Record(replica, 5, Rebuilt(5), 7))
+    records.received(Record(replica, 4, Rebuilt(4), 9))
+    records.received(Record(ReplicaId(replica.shard, 1), 3, Rebuilt(3), 3))
+    assert records.of(replica.shard) == Record(replica, 5, Rebuilt(5), 7)
     assert records.of(ShardId("s0", 0)) is None

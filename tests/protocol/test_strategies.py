@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from protocol.schedules import pick_long_windows, pick_strategies, run_losses, run_schedule, schedules
+from protocol.schedules import pick_long_windows, pick_row, pick_strategies, run_losses, run_schedule, schedules
 from unbroken.protocol.strategy import Ha
 
 
@@ -30,3 +30,8 @@ def test_state_that_reaches_far_back_is_built_again(seed: int) -> None:
 @pytest.mark.parametrize("ha", [Ha.ACTIVE_STANDBY, Ha.PASSIVE, Ha.UPSTREAM], ids=lambda ha: ha.value)
 def test_the_nodes_of_a_segment_are_lost_again_and_again(ha: Ha, seed: int) -> None:
     run_losses(seed, ha)
+
+
+@pytest.mark.parametrize("seed", schedules(5))
+def test_segments_in_a_row_are_lost_together(seed: int) -> None:
+    run_losses(seed, Ha.UPSTREAM, pick=pick_row)

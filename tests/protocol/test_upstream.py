@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from protocol.model_parts import DELAY, Window, row_time
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.outbox import ABSENT_CLIENTS, Outbox
+from unbroken.protocol.rebuilt import Rebuilt
 from unbroken.protocol.replica import ALONE
 from unbroken.protocol.strategy import Ha, Strategy
 from unbroken.protocol.units import Digest, UnitHeader
@@ -108,10 +109,10 @@ def outbox(levels: int, units: int = 9) -> Outbox:
 def test_units_are_let_go_at_the_level_that_is_needed() -> None:
     box, consumer = outbox(levels=2), str(ReplicaId(SINK, 0))
     box.ack(consumer, 7)
-    box.ack(consumer, 5, level=1, valid=6)
+    box.ack(consumer, 5, level=1, rebuilt=Rebuilt(6))
     assert box.trim() == [] and (box.bound(0), box.bound(1), box.bound(2)) == (7, 5, 0)
-    box.ack(consumer, 3, level=2, valid=4)
-    assert box.trim() == [1, 2, 3] and (box.base, box.owed, box.valid) == (3, 3, 4)
+    box.ack(consumer, 3, level=2, rebuilt=Rebuilt(4))
+    assert box.trim() == [1, 2, 3] and (box.base, box.owed, box.rebuilt) == (3, 3, Rebuilt(4))
     assert box.rebuilds
     box.ack(consumer, 9, level=3)
     assert box.bound(3) == 3, "nobody asked for that level"
@@ -171,9 +172,9 @@ def test_a_client_that_has_lost_its_connection_may_come_back() -> None:
 def test_an_outbox_that_was_begun_anew_may_have_too_little() -> None:
     """Its consumer's state reaches further back than what it has produced itself."""
     box = Outbox(STREAM, frozenset({ReplicaId(SINK, 0)}), base=6, levels=1)
-    box.ack(str(ReplicaId(SINK, 0)), 4, level=1, valid=8)
+    box.ack(str(ReplicaId(SINK, 0)), 4, level=1, rebuilt=Rebuilt(8))
     assert not box.rebuilds
-    box.ack(str(ReplicaId(SINK, 0)), 6, level=1, valid=9)
+    box.ack(str(ReplicaId(SINK, 0)), 6, level=1, rebuilt=Rebuilt(9))
     assert box.rebuilds
 
 

@@ -84,7 +84,7 @@ def test_other_code_takes_over_between_two_pulses(place: Path, refused_before: b
             assert taken.exit_code == 0, taken.output
             assert taken.output.splitlines()[0] == f"generation {new} runs as weighed@{new}, totals@{new}"
             assert taken.output.splitlines()[-1] == f"generation {new} has taken over"
-            client = connect(cluster.zookeeper.address, 10)
+            client = connect(cluster.zookeeper.address, 10, token=cluster.token)
             try:
                 layout = read_layout(client, "upgraded")
                 history = [str(entry["sentence"]) for entry in read_history(client, "upgraded")]

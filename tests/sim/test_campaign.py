@@ -14,11 +14,17 @@ import pytest
 from click.testing import CliRunner
 
 from unbroken.cli import cli
+from unbroken.protocol import outboxes, upstream
 from unbroken.protocol.events import Event
 from unbroken.protocol.ids import StreamId
+from unbroken.protocol.ingress import IngressLog
 from unbroken.protocol.instructions import Instruction, SendUnit
+from unbroken.protocol.layout import Layout, Topology
+from unbroken.protocol.levels import needed_levels, relying_row
 from unbroken.protocol.node import NodeProtocol
 from unbroken.protocol.outbox import Outbox
+from unbroken.protocol.rebuilt import FROM_THE_FIRST, Rebuilt
+from unbroken.protocol.strategy import Ha
 from unbroken.protocol.units import UnitHeader
 from unbroken.sim import campaign, faults
 from unbroken.sim.campaign import Options, Outcome, flow_of, run_campaign, run_seed, sentence, summary
@@ -36,9 +42,16 @@ LARGE = Options(length_s=2.0, mean_s=1.0, check_every=200)
 
 LOSSES = Options(length_s=5.0, mean_s=1.0, most_nodes=6, check_every=50)
 
+ROWS = Options(length_s=6.0, mean_s=30.0, most_nodes=6, check_every=50)
+
 SEEDS = 300
 CLOSELY = 7
 """Of every so many seeds one checks all invariants of a node after every event."""
+
+DISKS = frozenset({Kind.LOST_TAIL, Kind.DAMAGE})
+"""What only disks do."""
+
+BAD_DISKS = Options(length_s=4.0, mean_s=0.5, most_nodes=5, check_every=50)
 
 SELDOM = ALONE - {Kind.WIPE}
 """What hardly ever finds a flow whole in little more than a second; it has a test of its own."""
@@ -80,8 +93,60 @@ def test_what_is_lost_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     flows = ((seed, flow_of(seed, LOSSES)) for seed in count())
     seeds = (seed for seed, flow in flows if flow.kind == "snapshots" and flow.setup.nodes >= 5)
     found = summary(check(islice(seeds, 16), LOSSES))
-    assert fault_kinds(found) >= ALONE, sentence(found)
+    assert fault_kinds(found) >= ALONE - DISKS, sentence(found)
     assert found["restored"] > 0
+
+
+def bad_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "WEIGHTS", {Kind.LOST_TAIL: 3, Kind.DAMAGE: 3, Kind.PUSH: 3, Kind.KILL: 1})
+
+
+def test_disks_that_do_not_give_back_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of the ingress come back shorter, replicas damaged: nothing that others have is lost."""
+    bad_disks(monkeypatch)
+    found = summary(check(range(24), BAD_DISKS))
+    assert fault_kinds(found) >= DISKS, sentence(found)
+    assert found["lost entries"] > 10
+
+
+def test_a_leader_that_trusts_a_shorter_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator sees the difference if a member that restarts does not ask what the others hold."""
+    bad_disks(monkeypatch)
+    recovered = IngressLog.recovered
+
+    def trusting(*arguments: Any) -> IngressLog:
+        log = recovered(*arguments)
+        log.unsure = False
+        return log
+
+    monkeypatch.setattr(IngressLog, "recovered", trusting)
+    failures = (run_seed(seed, BAD_DISKS).failure for seed in range(40))
+    failure = next((each for each in failures if each is not None), None)
+    assert failure is not None and "commits another entry" in failure
+
+
+def test_as_many_nodes_are_lost_at_once_as_strategies_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments in a row that rely on their producers; and a flow in which k_safety is taken for 1 is found out."""
+    monkeypatch.setattr(faults, "WEIGHTS", {Kind.WIPE: 1})
+    monkeypatch.setattr(faults, "SEVERAL", 1.0)
+    seeds = list(islice((seed for seed in count() if in_a_row(flow_of(seed, ROWS).setup.topology)), 12))
+    found = summary(check(seeds, ROWS))
+    assert found["fault nodes"] > 3, sentence(found)
+
+    def one_level(topology: Topology, layout: Layout, part: str) -> int:
+        return min(1, needed_levels(topology, layout, part))
+
+    for module in (outboxes, upstream):
+        monkeypatch.setattr(module, "needed_levels", one_level)
+    assert not all(run_seed(seed, ROWS).ok for seed in seeds)
+
+
+def in_a_row(topology: Topology) -> bool:
+    """Whether there are segments that may be lost together with one that they rely on."""
+    safe = [
+        part for part, strategy in topology.strategies.items() if strategy.ha is Ha.UPSTREAM and strategy.backups > 1
+    ]
+    return any(relying_row(topology, part)[1] > 1 for part in safe)
 
 
 def test_faults_that_are_left_out_are_counted() -> None:
@@ -156,7 +221,7 @@ def test_a_unit_that_a_broken_protocol_drops_too_early_is_missed_and_its_story_t
 ) -> None:
     ack = Outbox.ack
 
-    def hasty(self: Outbox, subscriber: str, through: int, level: int = 0, valid: int = 0) -> None:
+    def hasty(self: Outbox, subscriber: str, through: int, level: int = 0, valid: Rebuilt = FROM_THE_FIRST) -> None:
         early = 2 if self.stream.consumer.part == "s1" else 0
         ack(self, subscriber, min(self.last, through + early), level, valid)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +159,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], str, str]] = {
     "type error within": (type_error_within, "the function failed: ", "a(k, v, name"),
     "nothing returned": (lambda a: None, "returned NoneType, not a DataFrame", "return the streaming DataFrame"),
     "a column returned": (lambda a: a.k, "returned Column, not a DataFrame", "return the streaming DataFrame"),
-    "an action": (lambda a: a.count(), "", "a(k, v, name"),
+    "an action": (lambda a: a.count(), "asks for rows of its inputs (as count", "return a DataFrame that describes"),
+    "rows": (lambda a: a.collect(), "asks for rows of its inputs", "return a DataFrame that describes"),
 }
 
 
@@ -179,6 +182,110 @@ def test_a_type_error_in_a_function_with_defaults_is_not_taken_for_wrong_arity(s
 def test_a_frame_that_does_not_come_from_the_inputs(spark: SparkSession) -> None:
     problem = refusal(one_segment(lambda a: spark.range(3)), spark)
     assert "does not come from its inputs" in problem.what and "passed in" in problem.remedy
+
+
+# --- streams and queries of its own ----------------------------------------------------------------------------
+
+
+def with_rate(rows: DataFrame) -> DataFrame:
+    own = rows.sparkSession.readStream.format("rate").load()
+    return rows.select(F.col("v").alias("value")).union(own.select("value"))
+
+
+def joined_with_files(rows: DataFrame) -> DataFrame:
+    own = rows.sparkSession.readStream.schema("k int, more string").json(str(Path(__file__).parent))
+    return rows.join(own, "k").select("k", "more")
+
+
+def with_another_input(rows: DataFrame) -> DataFrame:
+    own = rows.sparkSession.readStream.format("unbroken").schema(rows.schema)
+    return rows.union(own.options(gate="", token="", replica="", inbox="", streams="").load())
+
+
+FOREIGN: dict[str, tuple[Callable[..., Any], str]] = {
+    "rate": (with_rate, "(rate)"),
+    "files": (joined_with_files, "(FileSource"),
+    "made like an input": (with_another_input, "(unbroken)"),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_a_stream_of_its_own(spark: SparkSession, case: str) -> None:
+    function, kind = FOREIGN[case]
+    problem = refusal(one_segment(function), spark)
+    assert f"reads a stream of its own {kind}" in problem.what and "flow.source(" in problem.remedy
+
+
+def test_an_input_of_another_segment(spark: SparkSession) -> None:
+    seen: list[DataFrame] = []
+    flow = Dataflow("borrowing", nodes=2)
+    flow.source("a", source())
+
+    @flow.segment("a", name="first")
+    def first(a: DataFrame) -> DataFrame:
+        seen.append(a)
+        return a.select("k")
+
+    flow.segment("a", name="second")(lambda a: a.select("k").union(seen[0].select("k")))
+    for name in ("first", "second"):
+        flow.sink(f"out-{name}", name, Client())
+    assert "a stream of its own (unbroken)" in refusal(flow, spark, "segment second").what
+
+
+def starting(rows: DataFrame) -> DataFrame:
+    rows.writeStream.format("memory").queryName("own").start()
+    return rows
+
+
+def starting_in_secret(rows: DataFrame) -> DataFrame:
+    with contextlib.suppress(Exception):
+        rows.writeStream.foreachBatch(lambda frame, number: None).start()
+    return rows
+
+
+def starting_into_a_table(rows: DataFrame) -> DataFrame:
+    rows.writeStream.toTable("own")
+    return rows
+
+
+@pytest.mark.parametrize("function", [starting, starting_in_secret, starting_into_a_table])
+def test_a_query_of_its_own_is_not_started(spark: SparkSession, function: Callable[..., Any]) -> None:
+    before = {query.id for query in spark.streams.active}
+    problem = refusal(one_segment(function), spark)
+    assert "The function of segment seg starts a query of its own (writeStream." in problem.what
+    assert "declare a sink" in problem.remedy
+    assert {query.id for query in spark.streams.active} == before
+
+
+def test_queries_are_started_beside_a_segment_that_is_looked_at(spark: SparkSession, tmp_path: Path) -> None:
+    """On a node other threads start the queries of replicas meanwhile."""
+
+    def segment(rows: DataFrame) -> DataFrame:
+        with ThreadPoolExecutor(1) as others:
+            others.submit(start).result(60)
+        return rows.select("k")
+
+    def start() -> None:
+        rate = spark.readStream.format("rate").load()
+        writer = rate.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        query = writer.start()
+        query.stop()
+
+    assert check(one_segment(segment), spark).schemas["seg"].names == ["k"]
+    start()
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/snapshots", "nofs:/snapshots"])
+def test_snapshots_where_spark_cannot_write(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    flow = one_segment(lambda a: a.select("k"))
+    flow.settings = flow.settings.model_copy(update={"snapshots": url})
+    with pytest.raises(FlowError) as caught:
+        check(flow, spark)
+    (problem,) = caught.value.problems
+    assert f"Spark cannot write snapshots to {url}: No FileSystem for scheme" in problem.what
+    for good in (str(tmp_path), f"file://{tmp_path}", "hdfs://node:8020/snapshots", "hdfs:/snapshots"):
+        flow.settings = flow.settings.model_copy(update={"snapshots": good})
+        check(flow, spark)
 
 
 def test_output_modes_that_spark_cannot_run(spark: SparkSession) -> None:

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from support import wait_until
 from two_nodes import TwoNodes
 from unbroken import Client, Dataflow, Generator
-from unbroken.connectors.base import Cut, Position, Rows, SourceConnector, SourceReader
+from unbroken.cluster.ingress_service import IngressService
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.spark.types import parse_schema
+from unbroken.protocol.instructions import PollSources
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,37 +28,23 @@ ROWS = 10
 GATE_WAIT_MS = 100
 
 
-class Held(SourceConnector):
-    """``ROWS`` rows per pulse; each pulse may be polled only after the test has let it go."""
+class Held:
+    """Pulses that are cut only after the test has let them go."""
 
     def __init__(self) -> None:
         self.let_go = threading.Semaphore(1)
         self.closed = threading.Event()
 
-    @property
-    def schema(self) -> Any:
-        return parse_schema("k long, v long")
+    def hold(self, cut: Callable[[IngressService, PollSources], None]) -> Callable[[IngressService, PollSources], None]:
+        """``cut``, which asks the sources for the next pulse, when its turn has come."""
 
-    def problems(self) -> list[str]:
-        return []
+        def when_let_go(service: IngressService, step: PollSources) -> None:
+            while not self.let_go.acquire(timeout=0.05):
+                if self.closed.is_set():
+                    break
+            cut(service, step)
 
-    def open(self) -> SourceReader:
-        return HeldReader(self)
-
-
-class HeldReader(SourceReader):
-    def __init__(self, source: Held) -> None:
-        self._source = source
-
-    def poll(self, position: Position | None, now_ms: int) -> Cut:
-        while not self._source.let_go.acquire(timeout=0.05):
-            if self._source.closed.is_set():
-                break
-        end = (position or 0) + ROWS
-        return Cut(end, end >= ROWS * UNITS)
-
-    def read(self, start: Position | None, end: Position) -> Rows:
-        return Rows(made(start or 0, end, 0))
+        return when_let_go
 
 
 def made(start: int, stop: int, seed: int) -> pa.Table:
@@ -115,14 +101,15 @@ def units(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Unit
     held = Held()
     flow = Dataflow("gated", nodes=2, pulse_min="20ms", pulse_start="20ms", gate_wait=GATE_WAIT_MS)
     flow.source("left", Generator(made, schema="k long, v long", rate=None, batch_rows=ROWS, limit=ROWS * UNITS))
-    flow.source("right", held)
+    flow.source("right", Generator(made, schema="k long, v long", rate=None, batch_rows=ROWS, limit=ROWS * UNITS))
     for case in CASES:
         flow.segment("left", "right", name=case.name)(case.function)
         flow.sink(f"{case.name}-out", case.name, Client())
     out: Units = {}
     cluster = TwoNodes(flow, spark, tmp_path_factory.mktemp("nodes"))
     trap = Trap(list(cluster.nodes.values()), held, 2 * len(CASES))
-    with cluster:
+    with cluster, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(IngressService, "_poll_anyway", held.hold(IngressService._poll_anyway))
         try:
             for case in CASES:
                 stream = stream_of(case)

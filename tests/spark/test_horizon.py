@@ -38,7 +38,7 @@ SCHEMA = "k int, v long, ts timestamp"
 
 def stream(spark: SparkSession) -> DataFrame:
     reader = spark.readStream.format("unbroken").schema(SCHEMA)
-    return reader.options(gate="", token="", replica="", inbox="", streams="").load()
+    return reader.options(gate="", secret="", replica="", inbox="", streams="").load()
 
 
 def late(rows: DataFrame) -> DataFrame:

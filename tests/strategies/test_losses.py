@@ -35,7 +35,7 @@ class Guarded:
         self.cluster = LocalCluster(Path(__file__).with_name("guarded_flow.py"), directory / "state")
 
     def layout(self) -> Layout:
-        client = connect(self.cluster.zookeeper.address, 10)
+        client = connect(self.cluster.zookeeper.address, 10, token=self.cluster.token)
         try:
             layout = read_layout(client, "guarded")
         finally:
@@ -45,7 +45,7 @@ class Guarded:
         return layout
 
     def history(self) -> list[str]:
-        client = connect(self.cluster.zookeeper.address, 10)
+        client = connect(self.cluster.zookeeper.address, 10, token=self.cluster.token)
         try:
             return [str(entry["sentence"]) for entry in read_history(client, "guarded")]
         finally:

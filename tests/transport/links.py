@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from support import wait_until
+from support import TOKEN, wait_until
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.messages import Message
 from unbroken.protocol.units import Digest, UnitHeader
@@ -17,7 +17,6 @@ from unbroken.transport.server import NodeServer
 
 STREAM = StreamId(ShardId("src", 0), ShardId("seg", 0))
 PRODUCER = ReplicaId(STREAM.producer, 0)
-TOKEN = "right"
 HEARTBEAT_S = 0.05
 TIMEOUT_S = 1.0
 
@@ -32,14 +31,13 @@ class Service:
     def __init__(self) -> None:
         self.messages: list[tuple[str, Message]] = []
         self.gone: list[str] = []
+        self.latest: dict[str, Inbox] = {}
         self.stops = 0
         self.trimmed: set[int] = set()
 
-    def message_arrived(self, sender: str, message: Message) -> None:
-        self.messages.append((sender, message))
-
-    def subscriber_gone(self, sender: str) -> None:
-        self.gone.append(sender)
+    def linked(self, peer: str) -> Inbox:
+        inbox = self.latest[peer] = Inbox(self, peer)
+        return inbox
 
     def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer:
         if header.number in self.trimmed:
@@ -64,8 +62,30 @@ class Service:
     def status(self) -> dict[str, Any]:
         return {"node": "served"}
 
+    def wish(self, kind: str, source: str, pulse: int, hold: int) -> str | None:
+        return None
+
     def request_stop(self) -> None:
         self.stops += 1
+
+
+class Inbox:
+    """Takes the messages of one link, as long as it is its peer's latest."""
+
+    def __init__(self, service: Service, peer: str) -> None:
+        self._service = service
+        self._peer = peer
+
+    def put(self, message: Message) -> bool:
+        if self._service.latest.get(self._peer) is not self:
+            return False
+        self._service.messages.append((self._peer, message))
+        return True
+
+    def close(self) -> None:
+        if self._service.latest.get(self._peer) is self:
+            del self._service.latest[self._peer]
+            self._service.gone.append(self._peer)
 
 
 def content(header: UnitHeader) -> bytes:

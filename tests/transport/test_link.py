@@ -12,17 +12,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
 from support import wait_until
 from transport.links import PRODUCER, STREAM, TIMEOUT_S, TOKEN, Service, Watched, content, header, serve, threads_of
+from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.ingress import Append, Entry
 from unbroken.protocol.messages import Ack, Message, Progress, Subscribe
+from unbroken.security.certificates import credentials
 from unbroken.transport import link as link_module
 from unbroken.transport import server as server_module
-from unbroken.transport.auth import call_options
+from unbroken.transport.auth import open_client
 from unbroken.transport.server import NodeServer
 
 TESTS = Path(__file__).parent.parent
@@ -107,25 +110,38 @@ def test_a_large_unit_passes(server: NodeServer) -> None:
         assert watched.events == ["up"]
 
 
-@pytest.mark.parametrize("token", ["wrong", "", "right "])
+def test_a_unit_without_an_end_is_not_put_together(server: NodeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "MOST_PIECES", 4)
+    with Watched(server.address, "endless") as watched:
+        watched.wait_for("up")
+        server.send_unit("me", PRODUCER, header(1, 4 * server_module.PIECE_BYTES))
+        wait_until(lambda: len(watched.units) == 1, 10, "a unit that is as large as it may be")
+        server.send_unit("me", PRODUCER, header(2, 5 * server_module.PIECE_BYTES))
+        watched.wait_for("up", "lost", "up")
+        server.send_unit("me", PRODUCER, header(3))
+        wait_until(lambda: len(watched.units) == 2, 10, "a unit behind it")
+        assert [unit[0].number for unit in watched.units] == [1, 3]
+
+
+@pytest.mark.parametrize("token", ["x" * 40, f"{TOKEN} ", TOKEN[:-1]])
 def test_a_wrong_token_is_refused_everywhere(server: NodeServer, service: Service, token: str) -> None:
     with Watched(server.address, "intruder", token=token) as watched:
         watched.link.send(Progress(REPLICA, 1))
-        client = flight.connect(f"grpc://{server.address}")
-        options = call_options(token, 5)
-        with pytest.raises(flight.FlightUnauthenticatedError, match="missing or wrong"):
+        client = open_client(server.address, credentials(token))
+        options = flight.FlightCallOptions(timeout=5)
+        with pytest.raises(flight.FlightUnavailableError):
             list(client.do_action(flight.Action("status", b""), options))
-        with pytest.raises(flight.FlightUnauthenticatedError, match="missing or wrong"):
+        with pytest.raises(flight.FlightUnavailableError):
             client.do_get(flight.Ticket(b"{}"), options).read_all()
-        with pytest.raises(flight.FlightUnauthenticatedError, match="missing or wrong"):
-            list(client.do_action(flight.Action("stop", b""), flight.FlightCallOptions(timeout=5)))
+        with pytest.raises(flight.FlightUnavailableError):
+            list(client.do_action(flight.Action("stop", b""), options))
         client.close()
         assert (watched.events, service.messages, service.stops) == ([], [], 0)
 
 
 def test_questions_are_answered(server: NodeServer, service: Service) -> None:
-    client = flight.connect(f"grpc://{server.address}")
-    options = call_options(TOKEN, 5)
+    client = open_client(server.address, credentials(TOKEN))
+    options = flight.FlightCallOptions(timeout=5)
 
     def ask(kind: str, **question: object) -> object:
         (result,) = client.do_action(flight.Action(kind, json.dumps(question).encode()), options)
@@ -295,3 +311,24 @@ def test_a_peer_that_does_not_read_is_given_up(
             server.send_unit("me", PRODUCER, header(number, 5_000_000))
         wait_until(lambda: service.gone, 10, "the link given up")
         watched.wait_for("up", "lost", "up")
+
+
+def test_a_unit_is_bounded_by_the_sum_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "MOST_UNIT_BYTES", 1_000)
+    pieces = link_module.Pieces("peer")
+    for unit in range(3):
+        pieces.add(pa.py_buffer(b"%d" % unit * 600))
+        pieces.add(pa.py_buffer(b"b" * 400))
+        assert pieces.take().to_pybytes() == b"%d" % unit * 600 + b"b" * 400
+    pieces.add(pa.py_buffer(b"a" * 600))
+    with pytest.raises(UnbrokenError, match="larger than 1000 bytes"):
+        pieces.add(pa.py_buffer(b"b" * 401))
+
+
+def test_a_unit_is_bounded_by_the_number_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "MOST_PIECES", 2)
+    pieces = link_module.Pieces("peer")
+    pieces.add(pa.py_buffer(b""))
+    pieces.add(pa.py_buffer(b""))
+    with pytest.raises(UnbrokenError, match="larger"):
+        pieces.add(pa.py_buffer(b""))

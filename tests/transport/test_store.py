@@ -23,6 +23,16 @@ def header(number: int = 1, rows: int = 3) -> UnitHeader:
     return UnitHeader(STREAM, number, number, 1_234, Digest(rows, -5, (0.5,)), 99, True, False)
 
 
+@pytest.mark.parametrize("part", ["..", "../seg", "/etc/x", "a/../../b"])
+def test_places_outside_of_inboxes_are_not_received(tmp_path: Path, part: str) -> None:
+    store = UnitStore(tmp_path / "replicas")
+    store.write(store.inbox_path(REPLICA, STREAM, 1), encode_unit(header(), TABLE))
+    assert store.receives(REPLICA, STREAM)
+    assert not store.receives(ReplicaId(ShardId("seg", 1), 1), STREAM), "another replica"
+    assert not store.receives(ReplicaId(ShardId(part, 1), 0), STREAM)
+    assert not store.receives(REPLICA, StreamId(ShardId(part, 0), ShardId("seg", 1)))
+
+
 @given(
     st.integers(1, 2**40),
     st.integers(0, 2**50),

@@ -191,7 +191,7 @@ class Observed:
 
     @contextmanager
     def _coordinated(self) -> Iterator[KazooClient]:
-        client = connect(self.cluster.zookeeper.address, 10)
+        client = connect(self.cluster.zookeeper.address, 10, token=self.cluster.token)
         try:
             yield client
         finally:

@@ -130,7 +130,7 @@ def _upgrade(cluster: LocalCluster, _: str) -> Effect:
     assert changed != text, f"{cluster.flow_file} has nothing to say in other words"
     file.write_text(changed)
     try:
-        client = connect(cluster.zookeeper.address, ASK_S, ASK_S)
+        client = connect(cluster.zookeeper.address, ASK_S, ASK_S, token=cluster.token)
     except UnbrokenError:
         return Effect("ZooKeeper is away, no upgrade", done=False)
     try:

@@ -60,7 +60,7 @@ class Stage:
         """Start everything for the first time and wait until all nodes run."""
         self.cluster.start()
         self.cluster.wait_ready(300)
-        self._watch = Directory(self.cluster.zookeeper.address, self.cluster.flow.name)
+        self._watch = Directory(self.cluster.zookeeper.address, self.cluster.flow.name, token=self.cluster.token)
         self._thread.start()
 
     def strike(self, fault: Fault) -> Effect:
@@ -79,7 +79,7 @@ class Stage:
             if not self.cluster.resumed:
                 raise UnbrokenError(f"the run in {self._directory} was not taken for one to go on with")
             self.cluster.start()
-            self._watch = Directory(self.cluster.zookeeper.address, self.cluster.flow.name)
+            self._watch = Directory(self.cluster.zookeeper.address, self.cluster.flow.name, token=self.cluster.token)
         return effect
 
     def has_jvm(self, node: str) -> bool:
@@ -114,7 +114,9 @@ class Stage:
     def history(self) -> list[dict[str, Any]]:
         """The flow's history; empty if ZooKeeper does not answer."""
         try:
-            client = connect(self.cluster.zookeeper.address, HISTORY_DEADLINE_S, HISTORY_DEADLINE_S)
+            client = connect(
+                self.cluster.zookeeper.address, HISTORY_DEADLINE_S, HISTORY_DEADLINE_S, token=self.cluster.token
+            )
         except UnbrokenError:
             return []
         try:

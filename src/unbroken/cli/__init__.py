@@ -8,6 +8,7 @@ import click
 
 from unbroken import __version__
 from unbroken.cli import (
+    adopting,
     coordinating,
     hwang,
     killing,
@@ -22,6 +23,7 @@ from unbroken.cli import (
     reliability,
     running,
     simulating,
+    skipping,
     starting,
 )
 from unbroken.cli.command import group
@@ -29,7 +31,15 @@ from unbroken.cli.command import group
 COMMANDS: dict[str, tuple[click.Command, ...]] = {
     "Begin": (starting.init, running.check, running.run, running.demo),
     "See": (looking.status, looking.topology, looking.history, page.ui),
-    "Operate": (operating.drain, operating.reinit, operating.upgrade, pausing.pause, pausing.resume),
+    "Operate": (
+        operating.drain,
+        operating.reinit,
+        operating.upgrade,
+        pausing.pause,
+        pausing.resume,
+        skipping.skip,
+        adopting.adopt,
+    ),
     "Try what fails": (killing.kill, measuring.chaos, simulating.simulate),
     "Measure": (measuring.bench,),
     "Set up": (running.node, coordinating.zookeeper, starting.completion),

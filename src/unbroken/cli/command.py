@@ -10,6 +10,7 @@ import click
 
 from unbroken.cli.shared import EXIT_INTERRUPTED, EXIT_REFUSED, errors, exit_code
 from unbroken.errors import FlowError, UnbrokenError
+from unbroken.secret import masked
 
 Example = tuple[str, str]
 """A command line, and what it is good for."""
@@ -120,19 +121,19 @@ def write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) 
 
 
 def tell(error: UnbrokenError, as_json: bool) -> None:
-    """Say what went wrong: to a person, or as one JSON object to a program."""
+    """Report what went wrong, without secrets: to a person, or as one JSON object to a program."""
     if as_json:
         problems = error.problems if isinstance(error, FlowError) else []
         found = [{"where": p.where, "what": p.what, "remedy": p.remedy} for p in problems]
         more = {"problems": found} if found else {}
-        click.echo(json.dumps({"ok": False, "error": str(error), "exit_code": exit_code(error), **more}))
+        click.echo(masked(json.dumps({"ok": False, "error": str(error), "exit_code": exit_code(error), **more})))
     elif isinstance(error, FlowError):
         for problem in error.problems:
             errors.print(f"[bold red]refused[/] {problem.where}", highlight=False, soft_wrap=True)
-            errors.print(f"  {problem.what}", highlight=False, markup=False, soft_wrap=True)
+            errors.print(masked(f"  {problem.what}"), highlight=False, markup=False, soft_wrap=True)
             errors.print(f"  -> {problem.remedy}", highlight=False, markup=False, soft_wrap=True)
     else:
         word = "refused" if exit_code(error) == EXIT_REFUSED else "error"
         errors.print(f"[bold red]{word}[/]", end=" ")
         # The terminal breaks lines that are too long: a path that is broken here could not be copied.
-        errors.print(str(error), highlight=False, markup=False, soft_wrap=True)
+        errors.print(masked(str(error)), highlight=False, markup=False, soft_wrap=True)

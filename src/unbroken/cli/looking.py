@@ -39,7 +39,8 @@ def status(run: Run, watch: bool, check: bool, as_json: bool) -> None:
     """Show how a running flow is: redundancy, lag, latency, nodes and replicas.
 
     Redundancy is the first thing to look at: while every shard has all its replicas, any node may be lost. A shard
-    that is short of replicas says since when, and how many are on the way.
+    that is short of replicas says since when, and how many are on the way. With --check, a source, an ingress or a sink
+    that makes no progress, and a sink that has stopped, are reasons for exit code 5, too.
     """
     from unbroken.cluster.status_reader import StatusReader
     from unbroken.cluster.summary import summarize

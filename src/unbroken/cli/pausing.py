@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from unbroken.cli.command import command
 from unbroken.cli.shared import ANSWER_DEADLINE_S, AS_JSON, Place, Run, answer, on_run
-from unbroken.errors import Refused
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
 WAIT = click.option(
     "--wait", "wait_s", default=60.0, show_default=True, help="Seconds to wait for it; 0 does not wait."
 )
-
-Look = Callable[[], "list[dict[str, Any]]"]
 
 
 @command(
@@ -76,28 +71,14 @@ def resume(run: Run, wait_s: float, as_json: bool) -> None:
 
 
 def _wait(place: Place, client: KazooClient, flow: str, wait_s: float, *, paused: bool) -> None:
-    """Wait until the nodes do what was asked for, or where they cannot be asked until they have been told."""
+    """Wait until the nodes do what was asked for."""
     from unbroken.cli.waiting import Waiting
     from unbroken.cluster import pausing
+    from unbroken.cluster.status_reader import StatusReader
 
     began = time.monotonic()
     with Waiting("the nodes are told to pause" if paused else "the nodes are told to go on") as waiting:
         pausing.wait_known(client, flow, paused, wait_s)
-        with _asking(place, flow) as look:
-            if look is not None:
-                left_s = max(1.0, wait_s - (time.monotonic() - began))
-                pausing.wait_until(look, pausing.Settling() if paused else pausing.unread, left_s, waiting.show)
-
-
-@contextlib.contextmanager
-def _asking(place: Place, flow: str) -> Iterator[Look | None]:
-    """How to ask the nodes; None for whoever does not have the flow's token."""
-    from unbroken.cluster.status_reader import StatusReader
-
-    try:
-        token = place.token()
-    except Refused:
-        yield None
-        return
-    with StatusReader(place.zookeeper, flow, token, ANSWER_DEADLINE_S) as reader:
-        yield reader.read
+        with StatusReader(place.zookeeper, flow, place.token(), ANSWER_DEADLINE_S) as reader:
+            left_s = max(1.0, wait_s - (time.monotonic() - began))
+            pausing.wait_until(reader.read, pausing.Settling() if paused else pausing.unread, left_s, waiting.show)

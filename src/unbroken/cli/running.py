@@ -7,14 +7,16 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from unbroken.cli.command import command
 from unbroken.cli.shared import AS_JSON, errors, out, quiet
 from unbroken.errors import Refused, UnbrokenError
+from unbroken.secret import Secret, is_secret, mask_logs
 from unbroken.wording import counted
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 PORT = click.IntRange(0, 65_535)
 FLOW_FILE = click.argument("file", type=click.Path(path_type=Path))
+ADD_TO_SINKS = click.option(
+    "--add-to-sinks", is_flag=True, help="Let a new run write to sinks that hold results of an earlier one."
+)
 
 
 @command(
@@ -45,6 +50,7 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
     """
     from unbroken.cli.waiting import Waiting
     from unbroken.plan import build_topology, load_flow
+    from unbroken.shard_keys import described
     from unbroken.spark.analysis import analyse
     from unbroken.spark.horizon import settled
     from unbroken.spark.session import start_session
@@ -62,7 +68,9 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
     if as_json:
         schemas = {name: schema.simpleString() for name, schema in analysis.schemas.items()}
         bounds = {name: how.to_json() for name, how in topology.availability.items()}
-        more = {"availability": bounds, "tentative": _tentative(flow, topology)} if bounds else {}
+        more: dict[str, Any] = {"availability": bounds, "tentative": _tentative(flow, topology)} if bounds else {}
+        if analysis.shard_by:
+            more["shard_by"] = {name: dict(columns) for name, columns in analysis.shard_by.items()}
         click.echo(json.dumps({"ok": True, "flow": flow.name, "schemas": schemas, **more}))
         return
     out.print(f"[bold green]ok[/] {flow.name}: {len(topology.streams)} streams", highlight=False, soft_wrap=True)
@@ -70,6 +78,7 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
         segment = flow.segments.get(name)
         copies = "source" if segment is None else _copies(segment.shards, topology.strategy(name))
         copies += _bound(topology.availability[name]) if name in topology.availability else ""
+        copies += f", {described(analysis.shard_by[name])}" if name in analysis.shard_by else ""
         out.print(f"  {name} ({copies}): {schema.simpleString()}", highlight=False, markup=False, soft_wrap=True)
     for name, shown in _tentative(flow, topology).items():
         sink = flow.sinks[name]
@@ -146,6 +155,7 @@ def _copies(shards: int, strategy: Strategy) -> str:
 @click.option("--nodes", type=int, help="Local nodes to start, if not the number in the file.")
 @click.option("--standbys", type=int, help="Idle local nodes to keep ready, if not the number in the file.")
 @click.option("--fresh", is_flag=True, help="Delete what an earlier run left in the directory and start over.")
+@ADD_TO_SINKS
 @click.option(
     "--metrics-port",
     type=PORT,
@@ -161,6 +171,7 @@ def run(
     nodes: int | None,
     standbys: int | None,
     fresh: bool,
+    add_to_sinks: bool,
     metrics_port: int | None,
     page_port: int,
     no_page: bool,
@@ -188,14 +199,18 @@ def run(
     signal.signal(signal.SIGTERM, _interrupt)
     if metrics_port is None:
         metrics_port = flow.settings.metrics_port or 0
-    with LocalCluster(file, where, nodes=nodes, standbys=standbys, fresh=fresh, metrics_port=metrics_port) as cluster:
+    told = {"fresh": fresh, "add_to_sinks": add_to_sinks}
+    with LocalCluster(file, where, nodes=nodes, standbys=standbys, metrics_port=metrics_port, **told) as cluster:
         if cluster.resumed:
             teller.say("resumed", f"{flow.name}: going on with the run in {cluster.directory}")
         teller.say("starting", f"{flow.name}: logs are in {cluster.logs}", flow=flow.name, logs=str(cluster.logs))
         try:
             with Waiting("starting") as waiting:
                 cluster.start()
-                cluster.wait_ready(progress=waiting.show)
+                cluster.wait_ready(
+                    progress=waiting.show,
+                    say=lambda sentence: teller.news(int(time.time() * 1000), "run", sentence),
+                )
             with page_beside(cluster, None if no_page else page_port, demo_page) as page:
                 greet(cluster, teller, page)
                 follow(cluster, teller)
@@ -238,9 +253,11 @@ def _interrupt(*_: object) -> None:
     "--spark-conf",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A Spark setting of this node, in addition to those of the flow. May be repeated.",
+    help="A Spark setting of this node, in addition to those of the flow; a secret one as KEY=env:NAME or "
+    "KEY=file:PATH. May be repeated.",
 )
 @click.option("--standby", is_flag=True, help="Begin with nothing to do, ready to take replicas that lose their node.")
+@ADD_TO_SINKS
 @click.option(
     "--route",
     "routes",
@@ -275,6 +292,7 @@ def node(
     spark_master: str | None,
     spark_conf: tuple[str, ...],
     standby: bool,
+    add_to_sinks: bool,
     routes: tuple[str, ...],
     metrics_port: int | None,
     push_port: int,
@@ -288,16 +306,19 @@ def node(
 
     from unbroken.cluster.node_main import NodeOptions, run_node
     from unbroken.cluster.routes import Routes
+    from unbroken.security.keys import check_token
     from unbroken.transport.auth import read_token
 
     logging.basicConfig(
         level=os.environ.get("UNBROKEN_LOG", "INFO"), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    mask_logs()
     for chatty in ("kazoo", "py4j"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     token = read_token(token_file) if token_file else os.environ.get("UNBROKEN_TOKEN", "")
     if not token:
         raise Refused("the flow's token is needed: give --token-file, or set UNBROKEN_TOKEN")
+    check_token(token)
     options = NodeOptions(
         name=name or f"{socket.gethostname()}-{os.getpid()}",
         flow_file=file,
@@ -310,6 +331,7 @@ def node(
         spark_master=spark_master,
         spark=_pairs(spark_conf),
         standby=standby,
+        add_to_sinks=add_to_sinks,
         routes=Routes.parse(routes),
         metrics_port=metrics_port,
         push_port=push_port,
@@ -324,12 +346,23 @@ def node(
         raise
 
 
-def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+def _pairs(texts: tuple[str, ...]) -> dict[str, str | Secret]:
     """Settings that were given as KEY=VALUE."""
     for text in texts:
         if not text.partition("=")[0] or "=" not in text:
             raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE", param_hint="--spark-conf")
-    return {key: value for key, _, value in (text.partition("=") for text in texts)}
+    return {key: _value(key, value) for key, _, value in (text.partition("=") for text in texts)}
+
+
+def _value(key: str, value: str) -> str | Secret:
+    """A Spark setting as it was given; the command line is public, so a secret is named by where it is."""
+    if not is_secret(key):
+        return value
+    kind, colon, place = value.partition(":")
+    if kind not in ("env", "file") or not colon or not place:
+        what = f"{key} is secret and every user of this machine can read a command line"
+        raise click.BadParameter(f"{what}. Write {key}=env:NAME or {key}=file:PATH.", param_hint="--spark-conf")
+    return Secret(kind, place)
 
 
 @command(

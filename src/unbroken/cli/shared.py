@@ -96,11 +96,14 @@ class Run:
     def coordinated(self) -> Iterator[tuple[KazooClient, str]]:
         """A session with its ZooKeeper, and its name."""
         from unbroken.cluster.documents import connect
+        from unbroken.cluster.sealed import check_access
 
         place = self.place()
-        client = connect(place.zookeeper, 10, ANSWER_DEADLINE_S)
+        client = connect(place.zookeeper, 10, ANSWER_DEADLINE_S, token=place.token())
         try:
-            yield client, place.flow or _only_flow(client, place.zookeeper)
+            flow = place.flow or _only_flow(client, place.zookeeper)
+            check_access(client, flow)
+            yield client, flow
         finally:
             client.stop()
             client.close()
@@ -117,14 +120,15 @@ class Place:
 
     def token(self) -> str:
         """What its nodes ask for."""
+        from unbroken.security.keys import check_token
         from unbroken.transport.auth import read_token
 
         given = os.environ.get("UNBROKEN_TOKEN")
         if self.token_file is not None:
             return read_token(self.token_file)
         if not given:
-            raise Refused("the flow's nodes answer only those who have its token: give --token-file, or UNBROKEN_TOKEN")
-        return given
+            raise Refused("only those who have the flow's token may ask for that: give --token-file, or UNBROKEN_TOKEN")
+        return check_token(given)
 
     def named(self) -> Place:
         """The same with the name of the flow, asked of ZooKeeper if it was not given."""

@@ -12,11 +12,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, NotEmptyError
 
 from unbroken.cluster.documents import (
+    InSyncDocument,
     Member,
-    in_sync_bytes,
     layout_bytes,
     layout_from,
-    read_in_sync,
+    read_in_sync_document,
     read_members,
     read_names,
     read_pause,
@@ -31,10 +31,11 @@ from unbroken.cluster.failovers import Failovers
 from unbroken.cluster.programs import Programs
 from unbroken.protocol.absence import Absence
 from unbroken.protocol.avoidance import Avoidance
-from unbroken.protocol.controller import Decision, Situation, first_layout, next_layout
+from unbroken.protocol.controller import Decision, NoLayout, Situation, first_layout, next_layout
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.ingress import InSync
 from unbroken.protocol.layout import INGRESS, Layout
+from unbroken.protocol.run import Run, foreign_layout
 from unbroken.protocol.upgrade import next_generation
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,8 @@ class Controller:
     """Decides by what the documents in ZooKeeper say.
 
     It keeps nothing that a successor would need: only how long it has missed whom and where a shard has just failed,
-    which a successor finds out again.
+    which a successor finds out again. ``run`` is the run that the disk of this node belongs to; before the first layout
+    of a flow, ``superseded`` says which runs a new one may take the sinks of.
     """
 
     client: KazooClient
@@ -66,9 +68,12 @@ class Controller:
     report: Callable[[str], None]
     linked: Callable[[], Collection[NodeId]]
     connected: Callable[[], Collection[NodeId]]
+    superseded: Callable[[], frozenset[str]] = frozenset
+    run: str = ""
     avoidance: Avoidance = field(default_factory=Avoidance)
     absence: Absence = field(init=False)
     failovers: Failovers = field(init=False)
+    _told: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         self.absence = Absence(self.me, self.settings.return_grace_s)
@@ -76,6 +81,7 @@ class Controller:
 
     def take_office(self) -> None:
         self.absence.forget()
+        self._told = ""
 
     def decide(self) -> None:
         """Look at everything and publish what follows, if anything does."""
@@ -87,7 +93,12 @@ class Controller:
             self._begin(members)
             return
         current = layout_from(data)
-        situation, situation_version = self._situation(current, members)
+        refused = foreign_layout(self.me, self.run, current.run)
+        if refused is not None:
+            self._refuse(refused)
+            return
+        own = {name: member for name, member in members.items() if member.run in ("", current.run)}
+        situation, situation_version = self._situation(current, own)
         topology = self.programs.shape(current.generations)
         decision = next_generation(topology, situation, current)
         decision = decision or next_layout(topology, situation, current, self.settings.transfers)
@@ -117,16 +128,21 @@ class Controller:
     def _begin(self, members: dict[NodeId, Member]) -> None:
         """Publish the first layout and all that goes with it at once: half of it would never be completed."""
         ready = {name: member.disk for name, member in members.items() if not member.standby}
+        runs = {name: member.run for name, member in members.items()} | {self.me: self.run}
         topology = self.programs.topology
-        decision = first_layout(topology, self.settings.nodes, ready)
+        run = uuid.uuid4().hex
+        decision = first_layout(topology, self.settings.nodes, ready, runs, run)
+        if isinstance(decision, NoLayout):
+            self._refuse(decision.reason)
+            return
         if decision is None:
             return
         ingress = decision.layout.nodes_of(INGRESS)
         first = InSync(1, next(iter(ingress)), frozenset(ingress), 0)
         root = root_of(self.flow)
         together = self.client.transaction()
-        together.create(f"{root}/topology", topology_bytes(topology, uuid.uuid4().hex))
-        together.create(f"{root}/in-sync", in_sync_bytes(first))
+        together.create(f"{root}/topology", topology_bytes(topology, Run(run, self.superseded())))
+        together.create(f"{root}/in-sync", InSyncDocument(first, run).to_bytes())
         together.create(f"{root}/layout", layout_bytes(decision.layout))
         failures = [answer for answer in together.commit() if isinstance(answer, Exception)]
         if failures:
@@ -134,11 +150,17 @@ class Controller:
             return
         self._tell(decision)
 
+    def _refuse(self, reason: str) -> None:
+        """Report once why nothing is published."""
+        if self._told != reason:
+            self._told = reason
+            self.report(reason)
+
     def _situation(self, layout: Layout, here: dict[NodeId, Member]) -> tuple[Situation, int | None]:
         """How things are, and the version of the in-sync set that this was found with."""
         now = time.monotonic()
-        sync = read_in_sync(self.client, self.flow)
-        members = frozenset() if sync is None else sync.members
+        found = read_in_sync_document(self.client, self.flow)
+        members = frozenset() if found is None else found.sync.members
         for node in set(layout.full_nodes_of(INGRESS)) - members if members else ():
             self.avoidance.doubted((INGRESS, node), now)
         disks = {name: member.disk for name, member in here.items()}
@@ -158,7 +180,7 @@ class Controller:
             suspected=self.absence.suspects(disks, self._suspicions(), self.connected()),
             pause=read_pause(self.client, self.flow),
         )
-        return situation, None if sync is None else sync.version
+        return situation, None if found is None else found.stored_version
 
     def _suspicions(self) -> dict[NodeId, set[NodeId]]:
         """Who is suspected by whom."""

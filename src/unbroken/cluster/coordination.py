@@ -6,13 +6,14 @@ that change a document run on a thread of their own.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
@@ -20,25 +21,28 @@ from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from unbroken.cluster.control import Controller, ControlSettings
-from unbroken.cluster.documents import Member as Member
 from unbroken.cluster.documents import (
+    InSyncDocument,
     Suspicion,
-    in_sync_bytes,
     in_sync_from,
     layout_from,
     read_suspicions,
     root_of,
 )
+from unbroken.cluster.documents import Member as Member
 from unbroken.cluster.documents import connect as connect
 from unbroken.cluster.documents import read_history as read_history
 from unbroken.cluster.documents import read_layout as read_layout
 from unbroken.cluster.documents import read_members as read_members
+from unbroken.cluster.jobs import Jobs
 from unbroken.cluster.office import Office
 from unbroken.cluster.programs import Programs
+from unbroken.cluster.sealed import claim_root
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.ingress import InSync, ProposeInSync
 from unbroken.protocol.layout import Layout
+from unbroken.security.sealing import ForgedDocument
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +58,15 @@ HISTORY_LIMIT = 1_000
 JOB_LIMIT = 10_000
 """Changes waiting for ZooKeeper. Sentences are given up long before, at HISTORY_LIMIT; the others are few."""
 
-PARTS = ("members", "history", "stopped", "suspected", "caught-up", "draining", "renewed", "switched", "code")
+PARTS = ("members", "disks", "history", "stopped", "suspected", "caught-up", "draining", "renewed", "switched", "code")
 """Below these, documents come and go; they are made before anybody looks."""
+
+REGISTERED_S = 5.0
+"""How often a node looks whether its own entry is there; the session tells of its loss, but not of its deletion."""
+
+LOST_DATA_S = 30.0
+"""After so long without a connection a client takes a server for one that has lost its data, which refuses clients that
+have seen more than it has. Several times the longest election of an ensemble."""
 
 NAME_DEADLINE_S = 15.0
 """How long a node waits for its name: the session of a killed process ends after the session time-out."""
@@ -80,6 +91,10 @@ class Callbacks:
     """The nodes that this one has been linked to."""
     connected: Callable[[], Collection[NodeId]]
     """The nodes that this one is linked to at this moment."""
+    disk: Callable[[], bytes] = bytes
+    """The document about this node's disk, for `unbroken adopt`."""
+    superseded: Callable[[], frozenset[str]] = frozenset
+    """The runs whose results are in the sinks, if a new run may add to them."""
 
 
 class Coordination:
@@ -103,13 +118,26 @@ class Coordination:
         self._name_deadline_s = name_deadline_s
         self._programs = programs
         self._controller = Controller(
-            client, flow, me.node, programs, settings, callbacks.tell, callbacks.linked, callbacks.connected
+            client,
+            flow,
+            me.node,
+            programs,
+            settings,
+            callbacks.tell,
+            callbacks.linked,
+            callbacks.connected,
+            callbacks.superseded,
+            me.run,
         )
         self._controlling = False
         self._office = Office(client, flow, me.node, callbacks.connected, self.report)
         self._suspicions: dict[NodeId, Suspicion] = {}
+        self._watches: dict[str, Any] = {}
+        self._look_at = 0.0
         self._to_be_written = threading.Event()
-        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(JOB_LIMIT)
+        self._jobs: Jobs[Callable[[], None]] = Jobs(
+            JOB_LIMIT, lambda: log.error("%d changes wait for ZooKeeper; one is dropped", JOB_LIMIT)
+        )
         self._closed = threading.Event()
         self._changed = threading.Event()
         self._threads = [
@@ -133,18 +161,22 @@ class Coordination:
 
     def start(self) -> None:
         """Join the flow; raises UnbrokenError if the name is taken."""
-        for part in PARTS:
-            self._client.ensure_path(f"{self._root}/{part}")
+        claim_root(self._client, self._flow)
+        self._client.notice = self.report_forged
         self._register_at_last()
         self._client.add_listener(self._state_changed)
-        self._client.ChildrenWatch(f"{self._root}/members", self._on_members)
-        self._client.ChildrenWatch(f"{self._root}/suspected", self._on_suspected)
         # What is read first must not be older than what others acted on before this process began.
         self._client.sync(self._root)
         self._client.DataWatch(f"{self._root}/layout", self._on_layout)
         self._client.DataWatch(f"{self._root}/in-sync", self._on_in_sync)
         for thread in self._threads:
             thread.start()
+
+    def belong(self, run: str) -> None:
+        """From here on this node's disk belongs to ``run``: announce it, and refuse documents of others."""
+        self._me = replace(self._me, run=run)
+        self._controller.run = run
+        self._jobs.put(self._announce)
 
     def propose(self, proposal: ProposeInSync, replica: ReplicaId) -> None:
         """Try to change the in-sync set for ``replica``; whatever the document says afterwards comes by callback."""
@@ -156,6 +188,11 @@ class Coordination:
             return
         entry = json.dumps({"time_ms": int(time.time() * 1000), "node": self._me.node, "sentence": sentence})
         self._jobs.put(lambda: self._write_history(entry.encode()))
+
+    def report_forged(self, error: ForgedDocument) -> None:
+        """Make known that a document was refused; called by the client, once for each."""
+        log.error("%s", error)
+        self.report(f"{error.path} in ZooKeeper does not carry the seal of the flow's token and is ignored")
 
     def replica_stopped(self, replica: ReplicaId, reason: str) -> None:
         """Let the controller know that a replica of this node will not go on, so that nobody waits for it."""
@@ -202,11 +239,43 @@ class Coordination:
             time.sleep(RETRY_S)
 
     def _register(self) -> None:
+        self._ensure_parts()
         path = f"{self._root}/members/{self._me.node}"
         try:
             self._client.create(path, self._me.to_bytes(), ephemeral=True)
         except NodeExistsError:
             self._claim(path)
+
+    def _ensure_parts(self) -> None:
+        """Make what documents are below, and watch it; also if all of it has vanished, and the watches with it."""
+        for part in PARTS:
+            self._client.ensure_path(f"{self._root}/{part}")
+        for part, changed in (("members", self._on_members), ("suspected", self._on_suspected)):
+            # Kazoo ends a watch whose path vanishes.
+            if part not in self._watches or getattr(self._watches[part], "_stopped", True):
+                self._watches[part] = self._client.ChildrenWatch(f"{self._root}/{part}", changed)
+
+    def _keep_registered(self) -> None:
+        """Register again if this node's entry was deleted, as by whoever deletes all documents of the flow."""
+        if self._client.exists(f"{self._root}/members/{self._me.node}") is None:
+            self._register()
+            self._refresh_members()
+            self._offer_disk()
+
+    def _announce(self) -> None:
+        """Let this node's entry say what it is now."""
+        try:
+            self._client.set(f"{self._root}/members/{self._me.node}", self._me.to_bytes())
+        except NoNodeError:
+            self._register()
+
+    def _offer_disk(self) -> None:
+        """The layout of this disk's run is missing: say what the disk holds, so that an operator can adopt it."""
+        if not self._me.run or self._client.exists(f"{self._root}/layout") is not None:
+            return
+        path = f"{self._root}/disks/{self._me.node}"
+        self._delete(f"disks/{self._me.node}")
+        self._client.create(path, self._callbacks.disk(), ephemeral=True, makepath=True)
 
     def _claim(self, path: str) -> None:
         """Settle whose entry it is that has this node's name."""
@@ -229,10 +298,22 @@ class Coordination:
 
     def _state_changed(self, state: str) -> None:
         log.info("ZooKeeper session: %s", state)
+        if state == KazooState.SUSPENDED and not self._closed.is_set():
+            patience = threading.Timer(LOST_DATA_S, self._accept_lost_data)
+            patience.daemon = True
+            patience.start()
         if state == KazooState.CONNECTED and not self._closed.is_set():
             self._jobs.put(self._register)
+            self._jobs.put(self._offer_disk)
             # Those of an earlier session have vanished with it.
             self._ask_to_write_suspicions()
+
+    def _accept_lost_data(self) -> None:
+        """Let a server that has lost its data answer this client. What it says is compared with the run of this disk,
+        and documents of a lower version are ignored."""
+        if not self._client.connected and not self._closed.is_set():
+            log.warning("no ZooKeeper answers for %.0f s; one without its former data is accepted", LOST_DATA_S)
+            self._client.last_zxid = 0
 
     # --- watches --------------------------------------------------------------------------------------
 
@@ -249,6 +330,10 @@ class Coordination:
         self._changed.set()
 
     def _on_layout(self, data: bytes | None, stat: Any) -> None:
+        if data is None:
+            # Not there yet, or lost; then the rest may be lost as well.
+            self._jobs.put(self._register)
+            self._jobs.put(self._offer_disk)
         if data:
             layout = layout_from(data)
             if self._programs.knows(layout.generations):
@@ -258,6 +343,8 @@ class Coordination:
                 self._jobs.put(lambda: self._take_layout(layout))
 
     def _take_layout(self, layout: Layout) -> None:
+        if self._me.run == layout.run:
+            self._jobs.put(lambda: self._delete(f"disks/{self._me.node}"))
         self._controller.failovers.layout_changed(layout)
         self._callbacks.layout(layout)
         self._changed.set()
@@ -267,9 +354,11 @@ class Coordination:
             self._take_in_sync(in_sync_from(data, stat.version))
             self._changed.set()
 
-    def _take_in_sync(self, sync: InSync) -> None:
-        self._controller.failovers.in_sync_changed(sync)
-        self._callbacks.in_sync(sync)
+    def _take_in_sync(self, found: InSyncDocument) -> None:
+        if self._me.run not in ("", found.run):
+            return
+        self._controller.failovers.in_sync_changed(found.sync)
+        self._callbacks.in_sync(found.sync)
 
     # --- documents ------------------------------------------------------------------------------------
 
@@ -280,20 +369,26 @@ class Coordination:
         """
         path = f"{self._root}/in-sync"
         for _ in range(ATTEMPTS):
-            layout, stat = self._client.get(f"{self._root}/layout")
-            if replica not in layout_from(layout).placement:
+            data, stat = self._client.get(f"{self._root}/layout")
+            layout = layout_from(data)
+            if replica not in layout.placement or self._me.run not in ("", layout.run):
                 log.info("%s proposes no in-sync set any more, because it was replaced", replica)
                 break
+            known = in_sync_from(*self._document(path))
+            proposed = InSyncDocument(proposal.proposal, known.run, known.base)
             together = self._client.transaction()
             together.check(f"{self._root}/layout", stat.version)
-            together.set_data(path, in_sync_bytes(proposal.proposal), version=proposal.replaces)
+            together.set_data(path, proposed.to_bytes(), version=proposal.replaces - known.base)
             if not any(isinstance(answer, Exception) for answer in together.commit()):
                 break
-            if self._client.get(path)[1].version != proposal.replaces:
+            if in_sync_from(*self._document(path)).sync.version != proposal.replaces:
                 log.info("the in-sync set was changed by another member first")
                 break
+        self._take_in_sync(in_sync_from(*self._document(path)))
+
+    def _document(self, path: str) -> tuple[bytes, int]:
         data, stat = self._client.get(path)
-        self._take_in_sync(in_sync_from(data, stat.version))
+        return data, stat.version
 
     def _ask_to_write_suspicions(self) -> None:
         # One job that waits is enough for all changes: links that come and go must not fill the queue.
@@ -310,7 +405,7 @@ class Coordination:
                 self._delete(f"suspected/{found.name}")
         for name, found in wanted.items():
             try:
-                self._client.create(f"{self._root}/suspected/{name}", found.to_bytes(), ephemeral=True)
+                self._client.create(f"{self._root}/suspected/{name}", found.to_bytes(), ephemeral=True, makepath=True)
             except NodeExistsError:
                 continue
 
@@ -328,29 +423,44 @@ class Coordination:
 
     def _publish(self, name: str, data: bytes) -> None:
         try:
-            self._client.create(f"{self._root}/{name}", data)
+            self._client.create(f"{self._root}/{name}", data, makepath=True)
         except NodeExistsError:
             return
         self._changed.set()
 
     def _write_history(self, entry: bytes) -> None:
         root = f"{self._root}/history"
-        self._client.create(f"{root}/e", entry, sequence=True)
+        self._client.create(f"{root}/e", entry, sequence=True, makepath=True)
         for name in sorted(self._client.get_children(root))[:-HISTORY_LIMIT]:
             try:
                 self._client.delete(f"{root}/{name}")
             except NoNodeError:
                 continue  # another node was faster
 
+    def _next_job(self) -> Callable[[], None]:
+        """A change that waits for ZooKeeper, or, from time to time, a look at this node's own entry."""
+        wait_s = self._look_at - time.monotonic()
+        if wait_s > 0:
+            try:
+                return self._jobs.get(timeout=wait_s)
+            except queue.Empty:
+                pass
+        self._look_at = time.monotonic() + REGISTERED_S
+        return self._keep_registered
+
     def _work(self) -> None:
         while not self._closed.is_set():
-            job = self._jobs.get()
+            job = self._next_job()
             while not self._closed.is_set():
                 try:
                     job()
                     break
+                except NoNodeError as error:
+                    # Waiting would not bring back what was deleted, and others wait behind this job.
+                    log.warning("a document of flow %s is missing in ZooKeeper: %s", self._flow, error)
+                    break
                 except (KazooException, KazooTimeoutError) as error:
-                    log.warning("ZooKeeper is away (%s); trying again", type(error).__name__)
+                    log.warning("ZooKeeper is unavailable (%s); trying again", type(error).__name__)
                     self._closed.wait(RETRY_S)
                 except UnbrokenError as error:
                     log.error("%s", error)
@@ -391,5 +501,7 @@ class Coordination:
                 log.warning("%s is not the controller any more", self._me.node)
                 return
             self._changed.clear()
-            self._controller.decide()
+            # A forged document is reported when it is read, and nothing is decided by it.
+            with contextlib.suppress(ForgedDocument):
+                self._controller.decide()
             self._changed.wait(CONTROL_S)

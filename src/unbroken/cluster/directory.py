@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
@@ -9,9 +10,11 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from unbroken.cluster.documents import Member, SinkInfo, connect, layout_from, root_of, sinks_from
+from unbroken.cluster.sealed import check_access
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import NodeId
 from unbroken.protocol.layout import Layout
+from unbroken.security.sealing import ForgedDocument
 
 SESSION_S = 10.0
 SINKS_DEADLINE_S = 10.0
@@ -26,8 +29,13 @@ class Directory:
     several threads.
     """
 
-    def __init__(self, zookeeper: str, flow: str, deadline_s: float = 20) -> None:
-        self._client = connect(zookeeper, SESSION_S, deadline_s)
+    def __init__(self, zookeeper: str, flow: str, deadline_s: float = 20, *, token: str) -> None:
+        self._client = connect(zookeeper, SESSION_S, deadline_s, token=token)
+        try:
+            check_access(self._client, flow)
+        except UnbrokenError:
+            self.close()
+            raise
         self._root = root_of(flow)
         self._lock = threading.Lock()
         self._members: dict[NodeId, Member] = {}
@@ -79,10 +87,9 @@ class Directory:
 
         asked = self._client.get_async(f"{self._root}/layout")
         listed = self._client.get_children_async(f"{self._root}/members")
-        try:
+        layout: Layout | None = None
+        with contextlib.suppress(NoNodeError, ForgedDocument):
             layout = layout_from(asked.get(timeout=left())[0])
-        except NoNodeError:
-            layout = None
         try:
             names = sorted(listed.get(timeout=left()))
         except NoNodeError:
@@ -90,8 +97,6 @@ class Directory:
         answers = {name: self._client.get_async(f"{self._root}/members/{name}") for name in names}
         members: dict[NodeId, Member] = {}
         for name, answer in answers.items():
-            try:
+            with contextlib.suppress(NoNodeError, ForgedDocument):
                 members[name] = Member.from_bytes(answer.get(timeout=left())[0])
-            except NoNodeError:
-                continue
         return layout, members

@@ -2,10 +2,11 @@
 
 | path | written by | content |
 |---|---|---|
-| ``members/<node>`` | each node, ephemeral | where it is reached |
+| ``members/<node>`` | each node, ephemeral | where it is reached, and the run that its disk belongs to |
+| ``disks/<node>`` | a node that misses the layout of its run, ephemeral | what its disk holds, for `unbroken adopt` |
 | ``layout`` | the controller, compare-and-set | which node hosts which replica, and which replicas count |
 | ``in-sync`` | ingress nodes, compare-and-set | the members of the ingress and its leader |
-| ``topology`` | the controller, with the first layout | what subscribers have to know about the flow |
+| ``topology`` | the controller, with the first layout | the run, and what subscribers have to know about the flow |
 | ``stopped/<replica>`` | whoever sees it | why a replica does not go on although its node is well |
 | ``suspected/<node>~<by>`` | the node that misses another, ephemeral | who does not answer whom, and why |
 | ``caught-up/<replica>`` | the replica's node | a joining replica keeps up with its peers |
@@ -22,20 +23,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
+from unbroken.cluster.ensemble import client_options
+from unbroken.cluster.sealed import SealedClient
 from unbroken.errors import Unreachable
+from unbroken.protocol.adoption import DiskReport
 from unbroken.protocol.ids import NodeId, ReplicaId
 from unbroken.protocol.ingress import InSync
 from unbroken.protocol.layout import Layout, Topology
 from unbroken.protocol.pausing import Pause
+from unbroken.protocol.run import Run
+from unbroken.security.sealing import ForgedDocument
 
 RETRY_FIRST_S = 0.1
 RETRY_LONGEST_S = 0.5
@@ -55,6 +62,7 @@ class Member:
     incarnation: str
     disk: str = ""
     standby: bool = False
+    run: str = ""
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -97,18 +105,37 @@ def root_of(flow: str) -> str:
     return f"/unbroken/{flow}"
 
 
-def connect(address: str, session_timeout_s: float, deadline_s: float = 20) -> KazooClient:
-    """A client whose session comes back within about half a second of ZooKeeper, however long that was away."""
-    client = KazooClient(hosts=address, timeout=session_timeout_s, connection_retry=_retry(), command_retry=_retry())
+def connect(address: str, session_timeout_s: float, deadline_s: float = 20, *, token: str) -> SealedClient:
+    """A client whose session comes back within about half a second of ZooKeeper, however long that was unavailable.
+
+    Every session with ZooKeeper is opened here: with what ``token`` and the options of the address say.
+    """
+    options = client_options(address)
+    client = SealedClient(
+        token, timeout=session_timeout_s, connection_retry=_retry(), command_retry=_retry(), **options
+    )
     try:
         client.start(timeout=deadline_s)
     except KazooTimeoutError:
         client.close()
         raise Unreachable(
-            f"no ZooKeeper answers at {address}. Start the flow with `unbroken run`, or give the address of "
+            f"no ZooKeeper answers at {options['hosts']}. Start the flow with `unbroken run`, or give the address of "
             "the ensemble it uses with --zookeeper HOST:PORT."
         ) from None
+    if "sasl_options" in options:
+        _check_user(client, options["hosts"], deadline_s)
     return client
+
+
+def _check_user(client: SealedClient, hosts: str, deadline_s: float) -> None:
+    """Raise Unreachable if the user is refused: kazoo reports the session before it is authenticated."""
+    try:
+        client.exists_async("/").get(timeout=deadline_s)
+    except (KazooException, KazooTimeoutError) as error:
+        client.stop()
+        client.close()
+        what = f"the ZooKeeper at {hosts} refuses the user of its SASL options ({type(error).__name__})"
+        raise Unreachable(f"{what}. Check user and password.") from None
 
 
 def _retry() -> KazooRetry:
@@ -141,6 +168,11 @@ def read_suspicions(client: KazooClient, flow: str) -> list[Suspicion]:
 
 
 def read_in_sync(client: KazooClient, flow: str) -> InSync | None:
+    found = read_in_sync_document(client, flow)
+    return None if found is None else found.sync
+
+
+def read_in_sync_document(client: KazooClient, flow: str) -> InSyncDocument | None:
     try:
         data, stat = client.get(f"{root_of(flow)}/in-sync")
     except NoNodeError:
@@ -148,9 +180,24 @@ def read_in_sync(client: KazooClient, flow: str) -> InSync | None:
     return in_sync_from(data, stat.version)
 
 
-def read_run(client: KazooClient, flow: str) -> str:
-    """The name of the run that a flow with a layout is in."""
-    return str(json.loads(client.get(f"{root_of(flow)}/topology")[0])["run"])
+def read_topology(client: KazooClient, flow: str) -> dict[str, Any]:
+    """The document that `topology_bytes` wrote, of a flow with a layout."""
+    value: dict[str, Any] = json.loads(client.get(f"{root_of(flow)}/topology")[0])
+    return value
+
+
+def run_in(topology: dict[str, Any]) -> Run:
+    """The run in the document that `topology_bytes` wrote."""
+    return Run(str(topology["run"]), frozenset(topology["supersedes"]))
+
+
+def read_disks(client: KazooClient, flow: str) -> dict[NodeId, dict[str, Any]]:
+    """What nodes that miss the layout of their run say of their disks, and the topology document they have kept."""
+    return {name: json.loads(data) for name, data in _children(client, f"{root_of(flow)}/disks").items()}
+
+
+def disk_bytes(report: DiskReport, topology: dict[str, Any] | None) -> bytes:
+    return json.dumps({"report": report.to_json(), "topology": topology}).encode()
 
 
 def read_wish(client: KazooClient, flow: str) -> int | None:
@@ -163,7 +210,7 @@ def read_upgrade(client: KazooClient, flow: str) -> dict[str, Any]:
     try:
         value: dict[str, Any] = json.loads(client.get(f"{root_of(flow)}/upgrade")[0])
         return value
-    except NoNodeError:
+    except (NoNodeError, ForgedDocument):
         return {}
 
 
@@ -179,7 +226,7 @@ def read_pause(client: KazooClient, flow: str) -> Pause | None:
     """Whether the sources are not to be read."""
     try:
         return Pause.from_json(json.loads(client.get(f"{root_of(flow)}/paused")[0]))
-    except NoNodeError:
+    except (NoNodeError, ForgedDocument):
         return None
 
 
@@ -188,11 +235,8 @@ def pause_bytes(pause: Pause) -> bytes:
 
 
 def read_names(client: KazooClient, flow: str, part: str) -> list[str]:
-    """The names below one part of a flow's documents."""
-    try:
-        return sorted(client.get_children(f"{root_of(flow)}/{part}"))
-    except NoNodeError:
-        return []
+    """The names of the documents below one part of a flow; each is read, because one without a seal does not count."""
+    return list(_children(client, f"{root_of(flow)}/{part}"))
 
 
 def read_history(client: KazooClient, flow: str) -> list[dict[str, Any]]:
@@ -201,17 +245,16 @@ def read_history(client: KazooClient, flow: str) -> list[dict[str, Any]]:
 
 
 def _children(client: KazooClient, path: str) -> dict[str, bytes]:
-    """Names and data of the entries below ``path``, by name; those that vanish meanwhile are left out."""
+    """Names and data of the entries below ``path``, by name, without those that have vanished or are forged."""
     out: dict[str, bytes] = {}
     try:
         names = client.get_children(path)
     except NoNodeError:
         return out
-    for name in sorted(names):
-        try:
-            out[name] = client.get(f"{path}/{name}")[0]
-        except NoNodeError:
-            continue
+    asked = {name: client.get_async(f"{path}/{name}") for name in sorted(names)}
+    for name, answer in asked.items():
+        with contextlib.suppress(NoNodeError, ForgedDocument):
+            out[name] = answer.get()[0]
     return out
 
 
@@ -223,8 +266,8 @@ def layout_from(data: bytes) -> Layout:
     return Layout.from_json(json.loads(data))
 
 
-def topology_bytes(topology: Topology, run: str) -> bytes:
-    """What subscribers have to know, and the name of the run, which no other run of the flow ever has."""
+def topology_bytes(topology: Topology, run: Run) -> bytes:
+    """What subscribers have to know, and the run, whose id no other run of the flow ever has."""
     sinks = {
         consumer: {
             "part": producer,
@@ -234,7 +277,8 @@ def topology_bytes(topology: Topology, run: str) -> bytes:
         for producer, consumer in topology.edges
         if consumer in topology.sinks
     }
-    return json.dumps({"run": run, "sinks": sinks}).encode()
+    owner = {"run": run.id, "supersedes": sorted(run.supersedes), "led": bool(topology.led)}
+    return json.dumps({**owner, "sinks": sinks}).encode()
 
 
 def sinks_from(data: bytes) -> dict[str, SinkInfo]:
@@ -242,10 +286,30 @@ def sinks_from(data: bytes) -> dict[str, SinkInfo]:
     return {name: SinkInfo(**sink) for name, sink in json.loads(data)["sinks"].items()}
 
 
-def in_sync_bytes(sync: InSync) -> bytes:
-    return json.dumps({"term": sync.term, "leader": sync.leader, "members": sorted(sync.members)}).encode()
+@dataclass(frozen=True)
+class InSyncDocument:
+    """The in-sync set as it is kept: of which run, and ``base``, which is added to the version that ZooKeeper counts.
+
+    ZooKeeper counts from 0 again when the document is made anew, and members ignore a set of a lower version.
+    """
+
+    sync: InSync
+    run: str = ""
+    base: int = 0
+
+    @property
+    def stored_version(self) -> int:
+        """The version of the document, as ZooKeeper counts."""
+        return self.sync.version - self.base
+
+    def to_bytes(self) -> bytes:
+        sync = self.sync
+        members = {"term": sync.term, "leader": sync.leader, "members": sorted(sync.members)}
+        return json.dumps({**members, "run": self.run, "base": self.base}).encode()
 
 
-def in_sync_from(data: bytes, version: int) -> InSync:
+def in_sync_from(data: bytes, version: int) -> InSyncDocument:
     value = json.loads(data)
-    return InSync(int(value["term"]), value["leader"], frozenset(value["members"]), version)
+    base = int(value["base"])
+    sync = InSync(int(value["term"]), value["leader"], frozenset(value["members"]), base + version)
+    return InSyncDocument(sync, str(value["run"]), base)

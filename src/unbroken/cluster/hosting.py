@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from unbroken.checksum import Damaged
 from unbroken.cluster.delivery import SinkWorkers
 from unbroken.cluster.ingress_service import IngressService
 from unbroken.connectors.base import SinkConnector
@@ -34,7 +35,9 @@ class Hosting:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._sinks = SinkWorkers(node.post, node.read_outbox)
+        self._sinks = SinkWorkers(
+            node.post, node.read_outbox, lambda: node.letters, node.flow.settings.refusals, node.tell
+        )
         self.ingress: IngressService | None = None
         self.queries: Queries | None = None
 
@@ -53,11 +56,20 @@ class Hosting:
             and not dirs.begun(replica)
         ]
         dirs.begin(first)
-        return {replica: dirs.state(replica) for replica in placed if replica in present | set(first)}
+        found = {replica: self._recover(replica) for replica in placed if replica in present | set(first)}
+        return {replica: state for replica, state in found.items() if state is not None}
+
+    def _recover(self, replica: ReplicaId) -> ReplicaState | None:
+        """What the disk has of a replica; None if it is damaged, and the replica has to be copied from another one."""
+        try:
+            return self._node.dirs.state(replica)
+        except Damaged as error:
+            self._node.tell(f"{replica} is not taken from the disk of {self._node.name}: {error}")
+            return None
 
     def begin_anew(self, step: BeginReplica) -> None:
         """A replica begins with nothing but what its producers have kept."""
-        self._node.dirs.begin_anew(step.replica, step.base, step.valid)
+        self._node.dirs.begin_anew(step)
 
     def start(self, replica: ReplicaId) -> None:
         """Start what a replica runs on what its directory holds; a query that has failed is started again."""
@@ -66,7 +78,8 @@ class Hosting:
             self.ingress.start()
             return
         for stream, connector in self._sinks_of(replica):
-            self._sinks.open(stream, connector, self._node.dirs.root)
+            stops = self._node.flow.sinks[stream.consumer.part].on_refusal == "stop"
+            self._sinks.open(stream, connector, self._node.dirs.root, stops)
         if self.queries is not None:
             self.queries.start(replica)
 
@@ -77,18 +90,18 @@ class Hosting:
             self.queries.stop_one(step.replica)
 
     def drop(self, replica: ReplicaId) -> None:
-        """End a replica that is not wanted here, and remove its directory when nothing writes to it any more."""
+        """End a replica that is not wanted here, and put its directory aside when nothing writes to it."""
         self._node.orders.forget(replica)
         if replica.shard == INGRESS:
             if self.ingress is not None:
                 self.ingress.close()
                 self.ingress = None
-            self._node.dirs.drop(replica)
+            self._node.dirs.retire(replica)
             return
         for stream, _ in self._sinks_of(replica):
             self._sinks.close_one(stream)
         if self.queries is not None:
-            self.queries.stop_one(replica, lambda: self._node.dirs.drop(replica))
+            self.queries.stop_one(replica, lambda: self._node.dirs.retire(replica))
 
     def deliver(self, step: Deliver) -> None:
         self._sinks.deliver(step)
@@ -123,6 +136,10 @@ class Hosting:
         """Units of a stream that this node put into the sink itself."""
         return self._sinks.writes.get(stream, 0)
 
+    def sink_busy_s(self) -> dict[StreamId, float]:
+        """For how long each sink has not come back from one attempt to hand it a unit."""
+        return self._sinks.busy_s()
+
     def close(self) -> None:
         if self.queries is not None:
             self.queries.close()
@@ -137,6 +154,7 @@ class Hosting:
         for name, sink in sinks.items():
             # One that is never handed anything tentative need not keep account of it.
             sink.connector.tentative = name in topology.tentative_sinks
+            sink.connector.run = self._node.run
         found = [(stream, sinks[stream.consumer.part].connector) for stream in outputs if stream.consumer.part in sinks]
         return [(stream, connector) for stream, connector in found if not connector.client]
 

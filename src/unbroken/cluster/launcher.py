@@ -10,19 +10,23 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from unbroken.client import Subscription
+from unbroken.cluster.documents import connect
 from unbroken.cluster.java import java_environment
 from unbroken.cluster.processes import OwnedProcess, spawn, tail
 from unbroken.cluster.run_directory import RUN_FILE as RUN_FILE
 from unbroken.cluster.run_directory import RunInfo as RunInfo
-from unbroken.cluster.run_directory import can_resume, clear, refuse_other_shape, shape_of, write_shape
+from unbroken.cluster.run_directory import can_resume, clear, make_private, refuse_other_shape, write_shape
+from unbroken.cluster.sealed import close_server
+from unbroken.cluster.sink_occupancy import PERMISSION, refuse_occupied
 from unbroken.cluster.status_reader import StatusReader
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper, ZooKeeperError
+from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 from unbroken.errors import UnbrokenError
 from unbroken.flow import Dataflow
 from unbroken.plan import build_topology, load_flow
+from unbroken.program import Program
 from unbroken.transport.auth import create_token, read_token
 
 RESTART_DEADLINE_S = 10.0
@@ -32,6 +36,15 @@ RESTART_PAUSE_S = 5.0
 NODE_PAUSE_S = 1.0
 LONGEST_NODE_PAUSE_S = 60.0
 """Pause before a dead node is started again; doubled each time it dies, so that one that cannot live costs little."""
+
+START_RESTARTS = 2
+"""How often a node that dies while the flow starts is restarted. One that dies three times will not live."""
+
+RESTART_GRACE_S = 60.0
+"""By how much each restart of a node puts off the deadline for the start: Spark starts anew."""
+
+REFUSED = 2
+"""The exit code of a node that cannot run the flow as it is declared: a restart does not help."""
 
 
 class LocalCluster:
@@ -55,6 +68,7 @@ class LocalCluster:
         fresh: bool = False,
         supervise: bool = True,
         metrics_port: int | None = None,
+        add_to_sinks: bool = False,
     ) -> None:
         self.flow_file = flow_file.resolve()
         self.directory = directory.resolve()
@@ -64,6 +78,7 @@ class LocalCluster:
         self.logs = self.directory / "logs"
         self.standbys = self.flow.settings.standbys if standbys is None else standbys
         self.metrics_port = self.flow.settings.metrics_port if metrics_port is None else metrics_port
+        self.add_to_sinks = add_to_sinks
         self.resumed = self._prepare(fresh)
         # The token comes first: it marks the directory as a run's own.
         token_file = self.directory / "token"
@@ -76,11 +91,13 @@ class LocalCluster:
         self._told_dead: set[str] = set()
         self._deaths: Counter[str] = Counter()
         self._start_again: dict[str, float] = {}
+        self._restarts = 0
         self._restart_after = 0.0
 
     def start(self) -> None:
         """Start ZooKeeper and every node; returns before the nodes are ready."""
         self.zookeeper.start()
+        self._close_zookeeper()
         token_file = self.directory / "token"
         RunInfo(self.flow.name, self.zookeeper.address, token_file, self.directory, os.getpid()).write()
         self._reader = StatusReader(self.zookeeper.address, self.flow.name, self.token)
@@ -98,25 +115,46 @@ class LocalCluster:
             *("--dir", str(self.directory / name), "--token-file", str(self.directory / "token")),
             *("--nodes", str(self.count)),
             *(["--standby"] if standby else []),
+            *([PERMISSION] if self.add_to_sinks else []),
             *self._metrics_option(name),
             *self.ways_of(name),
         ]
         environment = {**os.environ, **java_environment(), "PYSPARK_PYTHON": sys.executable}
         self.nodes[name] = spawn(command, log_file=self.logs / f"{name}.log", env=environment)
 
-    def wait_ready(self, deadline_s: float = 120, progress: Callable[[str], None] | None = None) -> None:
-        """Wait until every node has started its queries."""
-        deadline = time.monotonic() + deadline_s
+    def wait_ready(
+        self,
+        deadline_s: float = 120,
+        progress: Callable[[str], None] | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """Wait until every node has started its queries; ``say`` is told what happens to nodes meanwhile.
+
+        With supervision a node that dies is restarted, a few times. UnbrokenError with the end of its log if that does
+        not help, and at the deadline, which each restart puts off.
+        """
+        began = time.monotonic()
         while True:
             states = self.status()
             ready = [s["node"] for s in states if s.get("state") == "running"]
             wanted = self.count + self.standbys
+            told = f"{len(ready)} of {wanted} nodes are ready"
+            if any(s.get("state") == "unadopted" for s in states):
+                # An operator has to act, which takes as long as it takes.
+                began = time.monotonic()
+                told += f"; ZooKeeper has lost the documents of the run: `unbroken adopt --dir {self.directory}`"
             if progress is not None:
-                progress(f"{len(ready)} of {wanted} nodes are ready")
+                progress(told)
             if len(ready) >= wanted:
+                # What happened at the start does not count against a node that has started.
+                self._deaths.clear()
+                self._restarts = 0
                 return
-            self._raise_if_dead()
-            if time.monotonic() > deadline:
+            self._raise_if_dead_for_good()
+            for sentence in self.tend() if self._supervise else []:
+                if say is not None:
+                    say(sentence)
+            if time.monotonic() > began + deadline_s + self._restarts * RESTART_GRACE_S:
                 raise UnbrokenError(f"only {ready} of {wanted} nodes are ready; their logs are in {self.logs}")
             time.sleep(0.2)
 
@@ -146,6 +184,7 @@ class LocalCluster:
                     self._start_again[name] = now + pause
             elif self._start_again.get(name, now + 1) <= now:
                 del self._start_again[name]
+                self._restarts += 1
                 out.append(f"{name} is started again")
                 self.start_node(name, standby=name.startswith("standby-"))
         if not self.zookeeper.alive() and time.monotonic() >= self._restart_after:
@@ -177,7 +216,7 @@ class LocalCluster:
             reader.close()
         self.zookeeper.stop()
 
-    def __enter__(self) -> LocalCluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -210,18 +249,25 @@ class LocalCluster:
                 f"{self.flow_file} lies in {self.directory}, where the run keeps its state and --fresh deletes "
                 "everything. Give another directory with --dir."
             )
-        shape = shape_of(self.topology)
+        program = Program.first(self.flow, self.topology, str(self.flow_file), self.flow_file.read_text())
         if resumed:
-            refuse_other_shape(self.directory, shape)
+            refuse_other_shape(self.directory, program)
             return True
-        for name, sink in self.flow.sinks.items():
-            taken = sink.connector.occupied()
-            if taken is not None:
-                raise UnbrokenError(f"sink {name}: {taken}. Move or delete it, or let the sink write elsewhere.")
+        if not self.add_to_sinks:
+            refuse_occupied(self.flow)
         clear(self.directory)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        write_shape(self.directory, shape)
+        make_private(self.directory)
+        write_shape(self.directory, program)
         return False
+
+    def _close_zookeeper(self) -> None:
+        """Keep other users of this machine out of the run's own ZooKeeper; its data keep that."""
+        client = connect(self.zookeeper.address, RESTART_DEADLINE_S, RESTART_DEADLINE_S, token=self.token)
+        try:
+            close_server(client, self.zookeeper.address)
+        finally:
+            client.stop()
+            client.close()
 
     def _metrics_option(self, name: str) -> list[str]:
         """The port of a node's metrics: the same again whenever it is started, and another than those of the others."""
@@ -236,17 +282,26 @@ class LocalCluster:
     def _restart_zookeeper(self) -> str:
         try:
             self.zookeeper.start(RESTART_DEADLINE_S)
-        except ZooKeeperError as error:
+            self._close_zookeeper()  # its data may be lost, and who may write there is part of them
+        except UnbrokenError as error:
             self._restart_after = time.monotonic() + RESTART_PAUSE_S
             what = str(error).splitlines()[0]
             return f"ZooKeeper died and cannot be started again yet; results go on without it: {what}"
         return "ZooKeeper died and was started again on its data"
 
-    def _raise_if_dead(self) -> None:
+    def _raise_if_dead_for_good(self) -> None:
+        """A node that died while the flow starts, and whose restart would not help, or has not helped."""
         for name, process in self.nodes.items():
-            if not process.alive():
+            if process.alive():
+                continue
+            useless = not self._supervise or process.returncode in (0, REFUSED)
+            # The death at hand is counted when it is tended to.
+            died = self._deaths[name] + (name not in self._told_dead)
+            if useless or died > START_RESTARTS:
                 log_file = self.logs / f"{name}.log"
-                raise UnbrokenError(f"{name} ended while starting; the end of {log_file}:\n{tail(log_file)}")
+                often = f" {died} times" if died > 1 else ""
+                what = f"{name} ended{often} while starting ({_how_it_ended(process)})"
+                raise UnbrokenError(f"{what}; the end of {log_file}:\n{tail(log_file)}")
 
 
 def _how_it_ended(process: OwnedProcess) -> str:

@@ -7,11 +7,16 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from unbroken.cluster.documents import Member
+from unbroken.errors import UnbrokenError
 from unbroken.protocol.events import LinkLost, LinkUp, UnitArrived
 from unbroken.protocol.ids import NodeId
 from unbroken.protocol.messages import Message
+from unbroken.protocol.units import UnitHeader
 from unbroken.transport.link import Latest, Link, LinkHandlers
+from unbroken.transport.store import checked
 
 if TYPE_CHECKING:
     from unbroken.cluster.node import Node
@@ -31,11 +36,7 @@ class Links:
         self._latest = Latest()
         self._ended: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._handlers = LinkHandlers(
-            up=self._up,
-            lost=self._lost,
-            unit=lambda peer, header, data: node.post(UnitArrived(header, peer, len(data)), data),
-        )
+        self._handlers = LinkHandlers(up=self._up, lost=self._lost, unit=self._unit)
 
     @property
     def known(self) -> set[NodeId]:
@@ -85,14 +86,20 @@ class Links:
         for link in list(self._links.values()):
             link.close()
 
+    def _unit(self, peer: NodeId, header: UnitHeader, data: pa.Buffer) -> None:
+        """Take a unit; one that has changed on its way ends the link, and is asked for over the next one."""
+        checked(data, f"unit {header.number} of {header.stream} from {peer}")
+        if not self._node.post_unit(peer, UnitArrived(header, peer, len(data)), data):
+            raise UnbrokenError(f"units of {peer} arrive faster than {self._node.name} can keep them")
+
     def _up(self, peer: NodeId) -> None:
         self._known.add(peer)
         self._connected.add(peer)
-        self._node.post(LinkUp(peer))
+        self._node.post_link(peer, LinkUp(peer))
 
     def _lost(self, peer: NodeId) -> None:
         self._connected.discard(peer)
-        self._node.post(LinkLost(peer))
+        self._node.post_link(peer, LinkLost(peer))
 
     def _link_to(self, member: Member) -> None:
         link = self._links.get(member.node)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import queue
 import threading
 import time
 from collections import deque
@@ -20,12 +19,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from unbroken.checksum import Damaged
 from unbroken.cluster.coordination import Coordination, Member
+from unbroken.cluster.coordination_copy import CoordinationCopy
+from unbroken.cluster.documents import disk_bytes
+from unbroken.cluster.event_queue import PATIENCE_S, EventQueue
 from unbroken.cluster.forks import Forks
 from unbroken.cluster.hosting import Hosting
 from unbroken.cluster.ingress_service import IngressService
 from unbroken.cluster.links import Links
 from unbroken.cluster.ordering import Orders
+from unbroken.cluster.peers import LinkInbox, Peers
 from unbroken.cluster.programs import Programs
 from unbroken.cluster.queries import Queries
 from unbroken.cluster.replica_dirs import ReplicaDirs
@@ -33,6 +37,7 @@ from unbroken.cluster.snapshotting import Snapshots
 from unbroken.cluster.transfers import Transfers
 from unbroken.cluster.warmup import WarmUp
 from unbroken.config import Settings
+from unbroken.connectors.deadletter import DeadLetters, Retention, remove_old_runs
 from unbroken.connectors.push import PushBatch
 from unbroken.connectors.push_http import PushOutcome
 from unbroken.errors import UnbrokenError
@@ -48,10 +53,11 @@ from unbroken.protocol.events import (
     Received,
     ReplicaStopped,
     Started,
-    SubscriberGone,
     Tick,
     UnitArrived,
+    UnitDamaged,
 )
+from unbroken.protocol.fair_queue import Sender
 from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
 from unbroken.protocol.ingress import InSync, ProposeInSync
 from unbroken.protocol.instructions import (
@@ -90,16 +96,23 @@ from unbroken.protocol.instructions import (
     UndoReplica,
 )
 from unbroken.protocol.layout import Layout
-from unbroken.protocol.messages import Message
 from unbroken.protocol.node import NodeProtocol
 from unbroken.protocol.replica import SegmentReplica
+from unbroken.protocol.run import WAYS, Run, foreign_layout, older_layout
+from unbroken.protocol.skipping import Wish
 from unbroken.protocol.units import UnitHeader
+from unbroken.secret import masked
 from unbroken.spark.offsets import cut_from, offset_of
 from unbroken.spark.runner import CutInfo, QueryRunner
 from unbroken.tracing.tracing import Tracing
 from unbroken.transport.server import NodeServer
+from unbroken.transport.store import open_unit
 
 log = logging.getLogger(__name__)
+
+HUNG_S = 900.0
+"""How long a call to a source or a sink may take before a restart of the node is worth its price. Systems that are
+unavailable make calls fail within seconds or minutes; one that never comes back holds a thread for good."""
 
 LONGEST_WAIT_S = 0.2
 """The loop looks at queries and links at least this often."""
@@ -108,8 +121,14 @@ HELD_BACK_S = 1.0
 """How long a node that is probably cut off lets the others decide about the ingress first. The two ends of a link miss
 each other within a heartbeat and a look at the links, and a decision is one write to ZooKeeper."""
 
-EVENT_LIMIT = 100_000
-"""Events waiting for the loop. The senders are bounded themselves; reaching this means the loop is stuck."""
+HERE = Sender("node", "node")
+"""The threads of this node. They are few, and each waits for what becomes of its last event."""
+
+ASKED = Sender("asked", "asked")
+"""Questions that come over the network and are answered by the loop."""
+
+ORDERS = Sender("orders", "orders")
+"""The order logs: their threads and the loop itself tell in one order how a log goes on."""
 
 GATE_GRACE_S = 10.0
 """How long beyond the gate's own wait a question may take before it is answered with "no data yet"."""
@@ -144,14 +163,22 @@ class Node:
         self.failure: str | None = None
         self.metrics = ""
         """Where this node's metrics are read, as host:port; nowhere if it is empty."""
+        self.letters = self._letters_of(flow.name)
         self.snapshots: Snapshots | None = None
         self.tracing: Tracing | None = None
         self.warm_up: WarmUp | None = None
-        self._events: queue.Queue[tuple[Event, Any]] = queue.Queue(EVENT_LIMIT)
+        self._events: EventQueue[tuple[Event, Any]] = EventQueue()
+        self._peers = Peers(self, self._events)
         self._lock = threading.Lock()
         self._gates: dict[int, Future[dict[str, Any]]] = {}
         self._tickets = itertools.count(1)
         self._stopping = threading.Event()
+        self.copy = CoordinationCopy(dirs)
+        self.run = dirs.run()
+        """The run that this node's disk belongs to."""
+        self.unadopted = False
+        """Whether ZooKeeper has lost the documents of that run."""
+        self._foreign: str | None = None
         self._first_layout: Layout | None = None
         self._first_sync: InSync | None = None
         self._carry: dict[type[Any], Callable[[Any, Any], None]] = {
@@ -163,11 +190,11 @@ class Node:
             FollowOrders: lambda step, _: self.orders.follow(step),
             Lead: lambda step, _: self.orders.lead(step),
             Publish: lambda step, _: self.orders.publish(step),
-            NoteOwed: lambda step, _: self.store.note_owed(step.replica, step.stream, step.owed, step.valid),
+            NoteOwed: lambda step, _: self.store.note_owed(step),
             AnswerGate: self._answer_gate,
             Deliver: lambda step, _: self.hosting.deliver(step),
             PollSources: lambda step, _: self._require_ingress().poll(step),
-            PersistEntry: lambda step, _: self._persist(step),
+            PersistEntry: lambda step, _: self._require_ingress().persist(step),
             CommitEntry: lambda step, _: self._require_ingress().commit(step.entry),
             ProposeInSync: lambda step, _: self._propose(step),
             BeginReplica: lambda step, _: self.hosting.begin_anew(step),
@@ -192,13 +219,27 @@ class Node:
 
     # --- life -----------------------------------------------------------------------------------------
 
+    def open_letters(self, run: str) -> None:
+        """Rows that this node sets aside go to the place of this run from now on."""
+        remove_old_runs(self.dirs.dead_letters, self.flow.name, run, self.settings.dead_letter_age / 1000)
+        self.letters = self._letters_of(f"{self.flow.name}-{run}")
+
+    def _letters_of(self, place: str) -> DeadLetters:
+        retention = Retention(self.settings.dead_letter_bytes, self.settings.dead_letter_age / 1000)
+        return DeadLetters(self.dirs.dead_letters / place, retention, self.tell)
+
     def await_layout(self, deadline_s: float) -> tuple[Layout, InSync] | None:
-        """Wait for the controller's first layout; None if the node was told to stop meanwhile."""
+        """Wait for the controller's first layout; None if the node was told to stop meanwhile.
+
+        A node whose disk belongs to a run waits for a layout of that run as long as it takes: an operator has to act.
+        """
         deadline = time.monotonic() + deadline_s
         while not self._stopping.is_set():
+            if self._foreign is not None:
+                raise UnbrokenError(self._foreign)
             if self._first_layout is not None and self._first_sync is not None:
                 return self._first_layout, self._first_sync
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline and not self.run.id:
                 present = ", ".join(self.members) or "none"
                 raise UnbrokenError(
                     f"no layout after {deadline_s:.0f} s: {len(self.members)} nodes are here ({present}), "
@@ -209,8 +250,11 @@ class Node:
 
     def begin(self, layout: Layout, sync: InSync) -> None:
         """Take the layout's place with what this disk holds, and link to the other nodes."""
+        self._events.belong()
         disk = self.dirs.identity()
         recovered = self.hosting.recover(layout, disk)
+        if self.coordination is not None:
+            self.coordination.belong(self.run.id)
         tuned = self.settings.protocol()
         topology = self.programs.use(layout)
         self.protocol = NodeProtocol(self.name, topology, layout, sync, recovered, tuned, disk)
@@ -223,15 +267,13 @@ class Node:
         """Handle events until told to stop."""
         protocol = self.protocol
         assert protocol is not None
+        self._events.belong()
         checked = 0.0
         while not self._stopping.is_set():
             now = time.monotonic()
             wake = protocol.next_wake_ms()
             wait = LONGEST_WAIT_S if wake is None else min(LONGEST_WAIT_S, max(0.0, wake / 1000 - now))
-            try:
-                event, payload = self._events.get(timeout=wait) if wait > 0 else self._events.get_nowait()
-            except queue.Empty:
-                event, payload = Tick(), None
+            event, payload = self._events.get(wait) or (Tick(), None)
             self._handle(protocol, event, payload)
             if now - checked > LONGEST_WAIT_S:
                 checked = now
@@ -239,11 +281,35 @@ class Node:
                 self.transfers.look()
 
     def post(self, event: Event, payload: Any = None) -> None:
-        """Give the loop an event; from any thread."""
-        self._events.put((event, payload))
+        """Give the loop an event, from any thread of this node; what the loop gives itself comes before all others."""
+        taken = self._events.put_own((event, payload)) or self._events.put((event, payload), HERE)
+        if not taken and not self.stopping:
+            self.fail(f"the loop of {self.name} has taken no event for {PATIENCE_S:.0f} s; the node ends")
+
+    def post_order(self, event: Event) -> None:
+        """Give the loop what an order log reports; never waits, see ``room_for_orders``."""
+        self._events.force((event, None), ORDERS)
+
+    def room_for_orders(self, timeout_s: float) -> bool:
+        """Wait until the loop can take more of the order logs; False if it cannot in time."""
+        return self._events.room(ORDERS, timeout_s)
+
+    def post_link(self, peer: NodeId, event: Event) -> None:
+        """Give the loop a change of a link to a peer; never waits."""
+        self._events.force((event, None), _to(peer))
+
+    def post_unit(self, peer: NodeId, event: UnitArrived, data: pa.Buffer) -> bool:
+        """Give the loop a unit; False if it cannot take in time what comes from this peer."""
+        return self._events.put((event, data), _to(peer), len(data))
+
+    def ask(self, event: Event) -> None:
+        """Give the loop a question that came over the network."""
+        if not self._events.put((event, None), ASKED):
+            raise UnbrokenError(f"{self.name} cannot answer: too many questions wait. Ask again later.")
 
     def tell(self, sentence: str) -> None:
-        """Log a sentence, show it in the status, and put it into the flow's history."""
+        """Log a sentence, show it in the status, and put it into the flow's history; secrets in it are masked."""
+        sentence = masked(sentence)
         log.warning("%s", sentence)
         self.story.append((int(time.time() * 1000), sentence))
         if self.coordination is not None:
@@ -315,23 +381,73 @@ class Node:
             self.links.connect(members)
 
     def on_layout(self, layout: Layout) -> None:
+        refused = foreign_layout(self.name, self.run.id, layout.run)
+        if refused is not None:
+            if self._foreign is None and self.protocol is not None:
+                # What runs here continues: it needs no ZooKeeper for that, and only this disk may have its state.
+                self.tell(refused)
+            self._foreign = refused
+            return
+        known = self.copy.layout
+        if self.protocol is None and known is not None and self.run.id == known.run:
+            self._foreign = older_layout(self.name, self.flow.name, known.version, layout.version)
+            if self._foreign is not None:
+                return
+        topology = self.programs.use(layout)
+        for program in self.programs.running:
+            if program.generation > 1:
+                self.copy.keep_program(program)
+        self.copy.keep_layout(layout)
+        self.unadopted = False
         self._first_layout = self._first_layout or layout
-        self.post(LayoutChanged(layout, self.programs.use(layout)))
+        self.post(LayoutChanged(layout, topology))
+
+    def disk_document(self) -> bytes:
+        """What this disk holds, for `unbroken adopt`; called when the layout of its run is missing in ZooKeeper."""
+        running = self.protocol is not None
+        if not self.unadopted:
+            self.unadopted = True
+            how = "continues without it" if running else "waits for it"
+            self.tell(f"ZooKeeper has no layout of run {self.run.id}, and {self.name} {how}. {WAYS}.")
+        return disk_bytes(self.copy.report(self.name, running), self.copy.topology)
+
+    def belong(self, run: Run, topology: dict[str, Any]) -> None:
+        """Take a place in ``run``, whose document is ``topology``: the disk belongs to it from here on.
+
+        Raises
+        ------
+        UnbrokenError
+            If the disk belongs to another run; nothing is changed then.
+        """
+        self.dirs.belong(run)
+        self.run = run
+        self.copy.keep_topology(topology)
 
     def on_in_sync(self, sync: InSync) -> None:
+        self.copy.keep_in_sync(sync)
         self._first_sync = self._first_sync or sync
         self.post(InSyncChanged(sync))
 
     # --- service for the Flight server ----------------------------------------------------------------
 
-    def message_arrived(self, sender: str, message: Message) -> None:
-        self.post(Received(sender, message))
-
-    def subscriber_gone(self, sender: str) -> None:
-        self.post(SubscriberGone(sender))
+    def linked(self, peer: str) -> LinkInbox:
+        """A peer links to this node; UnbrokenError if it may not under this name."""
+        return self._peers.linked(peer)
 
     def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer:
-        return self.store.read(self.store.outbox_path(replica, header.stream, header.number))
+        try:
+            return self.store.read(self.store.outbox_path(replica, header.stream, header.number))
+        except Damaged as error:
+            self._outbox_damaged(replica, error)
+            raise
+
+    def _outbox_damaged(self, replica: ReplicaId, error: Damaged) -> None:
+        """A replica cannot hand on what it has produced: it is rebuilt from another one, and the ingress from its log,
+        which happens when the node starts."""
+        if self.ingress is not None and replica == self.ingress.replica:
+            self.fail(f"{error} The node ends; when it is restarted it recomputes the unit from the ingress log.")
+        else:
+            self.post(ReplicaStopped(replica, str(error)))
 
     def pin(self, shard: str, newcomer: str, least: int, needs: dict[str, int]) -> dict[str, Any]:
         return self.transfers.asked_for(shard, newcomer, least, needs)
@@ -349,8 +465,15 @@ class Node:
         return self.transfers.pins.release(pin)
 
     def read_inbox(self, replica: str, stream: str, number: int) -> pa.Table:
-        path = self.store.inbox_path(ReplicaId.parse(replica), StreamId.parse(stream), number)
-        return pa.ipc.open_file(pa.BufferReader(self.store.read(path))).read_all()
+        owner, source = ReplicaId.parse(replica), StreamId.parse(stream)
+        if not self.store.receives(owner, source):
+            raise UnbrokenError(f"no replica on {self.name} reads {stream}: {replica}. Ask the node that hosts it.")
+        path = self.store.inbox_path(owner, source, number)
+        try:
+            return open_unit(self.store.read(path), path)
+        except Damaged as error:
+            self.post(UnitDamaged(owner, source, number, str(error)))
+            raise
 
     def ask_gate(self, replica: str, instance: str, start: dict[str, Any]) -> dict[str, Any]:
         number = int(start["cut"])
@@ -362,8 +485,8 @@ class Node:
         future: Future[dict[str, Any]] = Future()
         self._gates[ticket] = future
         deadline_ms = time.monotonic() * 1000 + self.settings.gate_wait
-        self.post(GateAsked(ReplicaId.parse(replica), instance, number, ticket, deadline_ms, cut_from(start)))
         try:
+            self.ask(GateAsked(ReplicaId.parse(replica), instance, number, ticket, deadline_ms, cut_from(start)))
             answer = future.result(timeout=self.settings.gate_wait / 1000 + GATE_GRACE_S)
             # Spark takes an offset that is written in another way for data.
             return start if answer["cut"] == number else answer
@@ -375,6 +498,13 @@ class Node:
 
     def request_stop(self) -> None:
         self.stop()
+
+    def wish(self, kind: str, source: str, pulse: int, hold: int) -> str | None:
+        """An operator wishes to hold, release or skip rows of a source; why not, None if that is on its way."""
+        wish = Wish.from_bytes(Wish(kind, source, pulse, hold).to_bytes())  # type: ignore[arg-type]
+        if wish is None or source not in self.flow.sources:
+            return f"there is no source {source!r}, or nothing like {kind!r} to be done with it"
+        return f"{self.name} is not part of the ingress" if self.ingress is None else self.ingress.ask(wish)
 
     def submit_push(self, batch: PushBatch, timeout_s: float) -> PushOutcome:
         """Log pushed rows; refused while this node is no ingress."""
@@ -393,6 +523,19 @@ class Node:
     def silence_s(self) -> float | None:
         """For how long the loop has not turned; None before it begins."""
         return None if self.protocol is None else max(0.0, time.monotonic() - self.protocol.seen_ms / 1000)
+
+    def hung(self) -> str | None:
+        """Which thread has not come back from a call for so long that only a restart helps; it answers at once."""
+        ingress = self.ingress
+        ages: dict[str, float] = {f"sink {stream}": age for stream, age in self.hosting.sink_busy_s().items()}
+        if ingress is not None:
+            stuck = ingress.feeder.stuck()
+            ages |= {f"source {name}": age_s for name, age_s in ingress.feeder.asking_s().items()}
+            ages |= {f"source {name}": one.seconds for name, one in stuck.items() if one.hangs}
+            ages["ingress"] = ingress.busy_s
+            ages["ingress log"] = ingress.log_busy_s
+        what, age_s = max(ages.items(), key=lambda item: item[1], default=("", 0.0))
+        return None if age_s < HUNG_S else f"its thread for {what} has not come back from a call for {age_s:.0f} s"
 
     def cut_info(self, replica: ReplicaId, number: int, noted: Cut) -> CutInfo:
         """Pulse and cut time of a micro-batch that the gate has released; Spark may have ``noted`` its cut."""
@@ -489,12 +632,11 @@ class Node:
         else:
             coordination.propose(step, replica)
 
-    def _persist(self, step: PersistEntry) -> None:
-        try:
-            self._require_ingress().persist(step.entry)
-        except OSError as error:
-            self.cannot_keep(error)
-
     def _require_ingress(self) -> IngressService:
         assert self.ingress is not None
         return self.ingress
+
+
+def _to(peer: NodeId) -> Sender:
+    """The link to a peer, over which its units arrive; its messages come over another one."""
+    return Sender(f"to {peer}", peer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -17,12 +18,24 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from unbroken.cluster.control import ControlSettings
 from unbroken.cluster.coordination import Callbacks, Coordination, Member, connect
-from unbroken.cluster.documents import read_run
+from unbroken.cluster.coordination_copy import CoordinationCopy
+from unbroken.cluster.documents import read_layout, read_topology, run_in
 from unbroken.cluster.node import Node
-from unbroken.cluster.programs import Programs, read_program, write_first_program
+from unbroken.cluster.open_files import raise_open_files
+from unbroken.cluster.programs import (
+    Programs,
+    known_generations,
+    program_of_run,
+    read_program,
+    refuse_other_program,
+    write_first_program,
+    write_program,
+)
 from unbroken.cluster.queries import Queries
 from unbroken.cluster.replica_dirs import ReplicaDirs
+from unbroken.cluster.retiring import Retiring
 from unbroken.cluster.routes import Routes
+from unbroken.cluster.sink_occupancy import refuse_occupied, runs_in_sinks
 from unbroken.cluster.snapshotting import Snapshots
 from unbroken.cluster.supervision import Supervision
 from unbroken.cluster.traces import open_traces
@@ -34,7 +47,9 @@ from unbroken.errors import UnbrokenError
 from unbroken.flow import Dataflow
 from unbroken.metrics.server import MetricsServer
 from unbroken.plan import build_topology, load_flow
-from unbroken.program import Program
+from unbroken.program import Declared, Program
+from unbroken.protocol.run import WAYS
+from unbroken.secret import Secret
 from unbroken.spark.analysis import Analysis, analyse
 from unbroken.spark.executors import check_executors
 from unbroken.spark.master import is_local
@@ -67,8 +82,9 @@ class NodeOptions:
     port: int = 0
     nodes: int | None = None
     spark_master: str | None = None
-    spark: Mapping[str, str] = field(default_factory=dict)
+    spark: Mapping[str, str | Secret] = field(default_factory=dict)
     standby: bool = False
+    add_to_sinks: bool = False
     routes: Routes = field(default_factory=Routes)
     metrics_port: int | None = None
     push_port: int = 0
@@ -82,11 +98,13 @@ def run_node(
     A ``session`` that is given stays open afterwards: whoever started it has more to do with it. ``begun`` is told of
     the node as soon as it can be stopped.
     """
+    raise_open_files()
     flow = load_flow(options.flow_file)
     directory = (options.directory or Path(".unbroken") / flow.name / options.name).resolve()
     dirs = ReplicaDirs(directory)
     disk = dirs.identity()
     threading.excepthook = _log_thread_failure
+    declared = Declared.of(flow)
     flow.settings = _settings(flow, options)
     topology = build_topology(flow)
     started = time.monotonic()
@@ -95,21 +113,24 @@ def run_node(
     if session is None:
         name = f"unbroken-{flow.name}-{options.name}"
         session = start_session(name, flow.settings, options.spark_master, options.host, dirs.scratch())
-    client = connect(options.zookeeper, flow.settings.session_timeout / 1000)
+    client = connect(options.zookeeper, flow.settings.session_timeout / 1000, token=options.token)
+    if not options.add_to_sinks:
+        _refuse_occupied(client, flow, dirs)
     programs = Programs(
-        Program.first(flow, topology, str(options.flow_file.resolve()), options.flow_file.read_text()),
+        Program.first(flow, topology, str(options.flow_file.resolve()), options.flow_file.read_text(), declared),
         flow,
-        lambda generation: read_program(client, flow.name, generation),
+        lambda generation: _program(client, flow.name, generation, CoordinationCopy(dirs)),
         lambda flow, order: _analysed(flow, order, session, directory),
     )
     first = programs.load_first()
+    _refuse_other_run(client, flow, first, dirs)
     log.info("Spark is up and the flow is analysed after %.1f s", time.monotonic() - started)
     node = Node(options.name, flow, programs, dirs, options.token, options.host, options.port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
     if begun is not None:
         begun(node)
-    supervision = Supervision(node.silence_s)
+    supervision = Supervision(node.silence_s, hung=node.hung)
     push = _push_server(node, flow, options)
     metrics = _metrics_server(node, flow, options)
     me = _member(options, node, disk, "" if push is None else f"{options.host}:{push.port}")
@@ -137,15 +158,22 @@ def run_node(
 
 def _work(node: Node, session: SparkSession, client: KazooClient, first: Program, begin: tuple[Layout, InSync]) -> None:
     """Take the place that the layout has for a node, and handle events until it is told to stop."""
+    topology = read_topology(client, node.flow.name)
+    run = run_in(topology)
+    if run.id != begin[0].run:
+        raise UnbrokenError(f"ZooKeeper has documents of two runs: {run.id} and {begin[0].run}. {WAYS}.")
+    node.belong(run, topology)
     _note_code(client, node, first, begin[0].generation)
     queries = Queries(node, session)
     node.hosting.queries = queries
     if node.settings.snapshots is not None:
-        url = f"{node.settings.snapshots.rstrip('/')}/{node.flow.name}/{read_run(client, node.flow.name)}"
+        url = f"{node.settings.snapshots.rstrip('/')}/{node.flow.name}/{run.id}"
         store = SnapshotStore(url, session)
         node.snapshots = Snapshots(node, store, node.settings.snapshot_every / 1000)
-    node.tracing = open_traces(node, read_run(client, node.flow.name), *begin)
+    node.tracing = open_traces(node, run.id, *begin)
+    node.open_letters(run.id)
     node.begin(*begin)
+    Retiring(node).start()
     queries.open()
     node.warm_up = WarmUp(node, queries.around)
     node.warm_up.start()
@@ -170,6 +198,8 @@ def _coordination(client: KazooClient, node: Node, me: Member, options: NodeOpti
         node.tell,
         linked=lambda: node.links.known,
         connected=lambda: node.links.connected,
+        disk=node.disk_document,
+        superseded=lambda: runs_in_sinks(node.flow) if options.add_to_sinks else frozenset(),
     )
     tuned = node.settings
     grace_s = tuned.return_grace / 1000
@@ -188,7 +218,48 @@ def _member(options: NodeOptions, node: Node, disk: str, push: str) -> Member:
         incarnation=uuid.uuid4().hex,
         disk=disk,
         standby=options.standby,
+        run=node.run.id,
     )
+
+
+def _refuse_occupied(client: KazooClient, flow: Dataflow, dirs: ReplicaDirs) -> None:
+    """Refuse to begin a flow on sinks of an earlier run: its units would pass for delivered.
+
+    Asked before this node registers, and so before there can be a first layout of a run that it takes part in.
+    """
+    if dirs.run().id or read_layout(client, flow.name) is not None:
+        return
+    try:
+        refuse_occupied(flow)
+    except UnbrokenError:
+        # The others may have begun since, and have written what was found.
+        if read_layout(client, flow.name) is None:
+            raise
+
+
+def _refuse_other_run(client: KazooClient, flow: Dataflow, given: Program, dirs: ReplicaDirs) -> None:
+    """Refuse a file by which the state of the run was not made.
+
+    Asked before this node registers: as the controller it would place the parts that its file declares. If ZooKeeper
+    has lost the program, the copy on the disk of this node counts.
+    """
+    layout, copy = read_layout(client, flow.name), CoordinationCopy(dirs)
+    program = None if layout is None else program_of_run(client, flow.name, layout.generation, layout.run)
+    kept = copy.layout
+    if program is None and kept is not None and kept.run == (dirs.run().id if layout is None else layout.run):
+        program = copy.program(kept.generation)
+    refuse_other_program(program, given)
+
+
+def _program(client: KazooClient, flow: str, generation: int, copy: CoordinationCopy) -> Program:
+    """The code of a generation; ZooKeeper may have lost it, but not the disk of a node that ran it."""
+    kept = copy.program(generation)
+    try:
+        return read_program(client, flow, generation)
+    except UnbrokenError:
+        if kept is None:
+            raise
+        return kept
 
 
 def _analysed(flow: Dataflow, order: tuple[str, ...], session: SparkSession, directory: Path) -> Analysis:
@@ -208,8 +279,14 @@ def _let_workers_import(folder: Path) -> None:
 def _note_code(client: KazooClient, node: Node, given: Program, generation: int) -> None:
     """Keep the code that the flow began with where an upgrade finds it; one that came since is what counts."""
     if generation == 1:
-        write_first_program(client, node.flow.name, given)
-    elif read_program(client, node.flow.name, generation).text != given.text:
+        write_first_program(client, node.flow.name, given, node.run.id)
+        node.copy.keep_program(given)
+        return
+    known = node.programs.newest
+    if generation not in known_generations(client, node.flow.name) and known.generation == generation:
+        with contextlib.suppress(UnbrokenError):  # Another node was first.
+            write_program(client, node.flow.name, known)
+    if known.text != given.text:
         log.warning("the flow runs generation %d of its code, not the text of %s", generation, given.file)
 
 
@@ -242,7 +319,9 @@ def _metrics_server(node: Node, flow: Dataflow, options: NodeOptions) -> Metrics
     port = flow.settings.metrics_port if options.metrics_port is None else options.metrics_port
     if port is None:
         return None
-    server = MetricsServer(options.host, port, flow.name, node.name, status=node.status, silence_s=node.silence_s)
+    server = MetricsServer(
+        options.host, port, flow.name, node.name, status=node.status, silence_s=node.silence_s, hung=node.hung
+    )
     server.start()
     node.metrics = server.address
     log.info("metrics are at http://%s/metrics", server.address)

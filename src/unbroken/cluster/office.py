@@ -17,6 +17,7 @@ from kazoo.exceptions import NoNodeError
 from unbroken.cluster.documents import read_suspicions, root_of
 from unbroken.protocol.absence import out_of_office
 from unbroken.protocol.ids import NodeId
+from unbroken.security.sealing import ForgedDocument
 
 SEQUENCE_DIGITS = 10
 """ZooKeeper numbers the nodes of a line with so many digits at the end of their names."""
@@ -63,7 +64,7 @@ class Office:
         for name in sorted(self.client.get_children(self.path), key=lambda name: name[-SEQUENCE_DIGITS:]):
             try:
                 data, stat = self.client.get(f"{self.path}/{name}")
-            except NoNodeError:
+            except (NoNodeError, ForgedDocument):
                 continue
             out.append(Candidate(f"{self.path}/{name}", data.decode(), stat.ephemeralOwner))
         return out

@@ -2,7 +2,8 @@
 
 Each shard has a topic of its own with one partition: ``<topic>.<part>.<index>``. Shards then neither wait for each
 other nor read each other's records, and the records that a busy shard writes never make the brokers delete those of an
-idle one. Kafka takes every record, so what counts is decided by the readers, see `unbroken.cluster.order_records`.
+idle one. Kafka takes every record, so what counts is decided by the readers, see `unbroken.cluster.order_records`. Each
+record is sealed for its topic with a key of the flow, see `unbroken.cluster.order_seal`: others cannot give orders.
 
 Brokers must not elect a leader that lacks acknowledged records (``unclean.leader.election.enable=false``, the default),
 or they take back what was read.
@@ -28,9 +29,12 @@ from unbroken.cluster.order_log import (
     Job,
     LogEvent,
     OrderLog,
+    Room,
+    always_room,
     check_orders,
 )
 from unbroken.cluster.order_records import Mark, Record, Tail
+from unbroken.cluster.order_seal import RecordSeal
 from unbroken.cluster.order_topics import Topics, topic_of
 from unbroken.connectors.kafka_calls import Place
 from unbroken.connectors.kafka_client import KafkaError, Options, client, is_topic, reason, server_list
@@ -82,12 +86,16 @@ READER: dict[str, Any] = {
 class _Followed:
     """A shard that is followed. Its tail belongs to the reading thread; the rest is used under the lock."""
 
-    def __init__(self, delivery: Delivery, topic: str) -> None:
+    def __init__(self, delivery: Delivery, topic: str, seal: RecordSeal) -> None:
         self.delivery = delivery
         self.topic = topic
+        self.seal = seal
         self.tail: Tail | None = None
         self.sought = -1
         """Where the client was last told to read from."""
+        self.assigned = False
+        self.astray = False
+        """Whether the client may have passed over records that were not taken: it has to be told where to read from."""
         self.trouble = AWAY
         self.lock = threading.Lock()
         self.waiting: deque[Job] = deque()
@@ -106,6 +114,8 @@ class KafkaOrderLog(OrderLog):
     ----------
     topic
         Begin of the topics' names; no two runs of a flow may use the same. Topics that are missing are made.
+    token
+        The flow's token, from which the key of the records' seals is derived.
     replication
         Copies that the brokers keep of a topic that is made; -1 leaves it to them.
     """
@@ -117,16 +127,20 @@ class KafkaOrderLog(OrderLog):
         node: NodeId,
         post: Callable[[LogEvent], None],
         *,
+        token: str,
         options: Options | None = None,
         replication: int = -1,
         deadline_s: float = DEADLINE_S,
+        room: Room = always_room,
     ) -> None:
         if not is_topic(topic):
             raise KafkaError(f"{topic!r} cannot be the name of a topic; use letters, digits and . _ -")
         self._place = Place(server_list(servers), dict(options or {}))
         self._topic = topic
+        self._token = token
         self._node = node
         self._post = post
+        self._room = room
         self._deadline_s = deadline_s
         self._writer = uuid.uuid4().hex[:12]
         self._followed: dict[ShardId, _Followed] = {}
@@ -143,7 +157,8 @@ class KafkaOrderLog(OrderLog):
 
     def follow(self, shard: ShardId, after: int) -> None:
         self.forget(shard)
-        followed = _Followed(Delivery(shard, after, self._post), topic_of(self._topic, shard))
+        topic = topic_of(self._topic, shard)
+        followed = _Followed(Delivery(shard, after, self._post), topic, RecordSeal(self._token, topic, shard))
         self._followed[shard] = followed
         self._open(followed)
 
@@ -210,7 +225,7 @@ class KafkaOrderLog(OrderLog):
     def _produce(self, followed: _Followed, record: Record) -> str | None:
         told = partial(self._delivered, followed.delivery.shard, record.term)
         try:
-            self._producer.produce(followed.topic, record.to_bytes(), partition=0, on_delivery=told)
+            self._producer.produce(followed.topic, followed.seal.seal(record), partition=0, on_delivery=told)
         except BufferError:
             return f"{UNSENT_LIMIT} records wait to be sent already"
         except client().KafkaException as error:
@@ -242,16 +257,23 @@ class KafkaOrderLog(OrderLog):
     # --- reading --------------------------------------------------------------------------------------
 
     def _read(self, consumer: Any) -> None:
-        """The reading thread: gives each tail its records, and tells of what could not be written."""
+        """The reading thread: gives each tail its records, and tells of what could not be written.
+
+        Whatever fails, no record is passed over: the client reads each topic again from where its tail is.
+        """
         reading: dict[str, _Followed] = {}
+        told = ""
         try:
             while not self._closed.is_set():
                 try:
                     self._assign(consumer, reading)
                     self._take(consumer, reading)
                     self._look_after_jobs()
-                except Exception:
-                    log.exception("reading the order logs at %s failed; trying again", self._place.servers)
+                    told = ""
+                except Exception as error:
+                    if told != repr(error):
+                        log.exception("reading the order logs at %s failed; trying again", self._place.servers)
+                    told = repr(error)
                     self._closed.wait(RETRY_S)
         finally:
             consumer.close()
@@ -261,11 +283,13 @@ class KafkaOrderLog(OrderLog):
         for topic in [topic for topic, followed in reading.items() if followed.delivery.ended]:
             del reading[topic]
             consumer.incremental_unassign([client().TopicPartition(topic, 0)])
+        for followed in [followed for followed in reading.values() if followed.astray]:
+            self._seek(consumer, reading, followed)
         while not self._opened.empty():
             followed, low, high = self._opened.get()
             if not followed.delivery.ended:
                 self._introduce(consumer, followed.topic)
-                followed.tail = Tail(followed.delivery, self._writer, low, high)
+                followed.tail = Tail(followed.delivery, self._writer, low, high, followed.seal.open)
                 self._seek(consumer, reading, followed)
 
     def _introduce(self, consumer: Any, topic: str) -> None:
@@ -276,42 +300,58 @@ class KafkaOrderLog(OrderLog):
             log.debug("%s could not be looked up: %s", topic, reason(error))
 
     def _seek(self, consumer: Any, reading: dict[str, _Followed], followed: _Followed) -> None:
+        """Have the client read a topic from where its tail is; tried again with the next turn if it fails."""
         partition = client().TopicPartition
-        if reading.pop(followed.topic, None) is not None:
+        reading[followed.topic] = followed
+        followed.astray = True
+        if followed.assigned:
             consumer.incremental_unassign([partition(followed.topic, 0)])
-        if followed.tail is not None and not followed.delivery.ended:
-            followed.sought = followed.tail.position
-            consumer.incremental_assign([partition(followed.topic, 0, followed.sought)])
-            reading[followed.topic] = followed
+            followed.assigned = False
+        if followed.tail is None or followed.delivery.ended:
+            del reading[followed.topic]
+            return
+        followed.sought = followed.tail.position
+        consumer.incremental_assign([partition(followed.topic, 0, followed.sought)])
+        followed.assigned, followed.astray = True, False
 
     def _take(self, consumer: Any, reading: dict[str, _Followed]) -> None:
-        # Waits for one and takes what else is there: asked for many at once, it would wait until it has as many.
-        messages = consumer.consume(1, WAIT_S)
-        if messages:
-            messages += consumer.consume(BATCH, 0)
-        moved: set[str] = set()
-        for message in messages:
-            topic, error = message.topic(), message.error()
-            followed = reading.get(topic)
-            if followed is None or followed.tail is None or followed.delivery.ended or topic in moved:
-                continue
-            if error is not None:
-                if error.name() in GONE:
-                    self._open_again(consumer, reading, followed, reason(error))
-            elif message.offset() >= followed.tail.position:
-                skipped = message.offset() > followed.tail.position != followed.sought
-                if not skipped:
-                    followed.tail.take(message.offset(), message.value())
-                # Skipped records were lost on the way, in this process; they are not passed over.
-                if skipped or followed.tail.position != message.offset() + 1:
-                    moved.add(topic)
-                    self._seek(consumer, reading, followed)
-        for followed in reading.values():
-            if followed.tail is not None:
-                followed.tail.flush()
+        if not self._room(WAIT_S):
+            return
+        try:
+            # Waits for one and takes what else is there: asked for many at once, it would wait until it has as many.
+            messages = consumer.consume(1, WAIT_S)
+            if messages:
+                messages += consumer.consume(BATCH, 0)
+            for message in messages:
+                self._take_one(consumer, reading, message)
+            for followed in reading.values():
+                if followed.tail is not None:
+                    followed.tail.flush()
+        except Exception:
+            # The client has given out records that were not taken, of any topic.
+            for followed in reading.values():
+                followed.astray = True
+            raise
         gone, self._gone = self._gone, []
         for topic in [topic for topic in reading if any(text.startswith(f"{topic} [") for text in gone)]:
             self._open_again(consumer, reading, reading[topic], "it is not there")
+
+    def _take_one(self, consumer: Any, reading: dict[str, _Followed], message: Any) -> None:
+        followed, error = reading.get(message.topic()), message.error()
+        if followed is None or followed.tail is None or followed.delivery.ended or followed.astray:
+            return
+        if error is not None:
+            if error.name() in GONE:
+                self._open_again(consumer, reading, followed, reason(error))
+            return
+        if message.offset() < followed.tail.position:
+            return
+        skipped = message.offset() > followed.tail.position != followed.sought
+        if not skipped:
+            followed.tail.take(message.offset(), message.value())
+        # Skipped records were lost on the way, in this process; they are not passed over. The rest of what the client
+        # has given out is of no use then, and it is told where to read from before it is asked again.
+        followed.astray = skipped or followed.tail.position != message.offset() + 1
 
     def _noticed(self, error: Any) -> None:
         """Called when the client has something to say about no record; a missing topic is named in the text only."""
@@ -324,8 +364,8 @@ class KafkaOrderLog(OrderLog):
         if followed.tail is not None:
             followed.tail.flush()
         followed.tail = None
-        self._seek(consumer, reading, followed)
         self._open(followed)
+        self._seek(consumer, reading, followed)
 
     def _look_after_jobs(self) -> None:
         self._producer.poll(0)

@@ -27,6 +27,14 @@ NOT_FOLLOWED = "the orders of this shard are not followed here"
 
 LogEvent = Ordered | LeaderKnown | OrderRefused | OrdersLost
 
+Room = Callable[[float], bool]
+"""Waits until more events can be posted, for so many seconds at most; False if they cannot. Threads of a log ask before
+they read on: ``post`` itself never waits, it is called where the loop may have to wait for it."""
+
+
+def always_room(timeout_s: float) -> bool:
+    return True
+
 
 class OrderLog(ABC):
     """A dense, numbered sequence of orders for each shard, written by one leader at a time.
@@ -150,17 +158,17 @@ class Delivery:
         """Post orders that follow ``last``."""
         if not orders:
             return
-        for order in orders:
-            require(order.number == self.last + 1, f"order {order.number} of {self.shard} follows {self.last}")
-            self.last = order.number
+        for expected, order in enumerate(orders, start=self.last + 1):
+            require(order.number == expected, f"order {order.number} of {self.shard} follows {expected - 1}")
         self._give(Ordered(self.shard, tuple(orders)))
+        self.last = orders[-1].number
 
     def leader(self, standing: Standing) -> None:
         """Post who leads, unless it is known, or a later term is."""
         if standing.term > self.term:
             require(standing.before <= self.last, f"term {standing.term} of {self.shard} begins behind {self.last}")
-            self.term = standing.term
             self.repeat_leader(standing)
+            self.term = standing.term
 
     def repeat_leader(self, standing: Standing) -> None:
         """Post who leads although it is known; to one that asks to lead where it does already."""

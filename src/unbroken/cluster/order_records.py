@@ -7,18 +7,20 @@ Everything else, such as what an old leader sent before it was frozen, is passed
 
 The rule needs to know how things stood before, and nobody can read a long log from its beginning. So every record has a
 `Mark`: how things stood at a place its writer had read up to. A mark is a fact about the part of the log before it, and
-facts of that kind never change; it may be believed even if the record that has it does not count.
+facts of that kind never change; it may be believed even if the record that has it does not count. Only of a writer of
+this flow, though: what others put into the log is no record, see `unbroken.cluster.order_seal`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from unbroken.cluster.order_log import Delivery, Standing
 from unbroken.protocol.ids import NodeId
-from unbroken.protocol.orders import Order
+from unbroken.protocol.orders import Order, flat_json, whole
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,9 @@ WINDOW = 64
 
 NEAR = 1_000
 """A start is good if it is at most this many records before the wanted one; they are read in a few milliseconds."""
+
+
+MOST_NAME_CHARS = 1_000
 
 
 @dataclass(frozen=True)
@@ -63,16 +68,28 @@ class Record:
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> Record | None:
-        """None if this is no record of an order log: everybody passes over it alike."""
+        """None if this is no record of an order log, whatever it is: everybody passes over it alike."""
         try:
             head, _, order = (data or b"").partition(b"\n")
-            said = json.loads(head)
-            offset, term, leader, before, last = said["mark"]
-            mark = Mark(int(offset), Standing(int(term), str(leader), int(before), int(last)))
-            given = Order.from_bytes(order) if order else None
-            return cls(str(said["node"]), str(said["writer"]), mark, int(said["term"]), given)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return None
+            match flat_json(head):
+                case {"node": node, "writer": writer, "term": term, "mark": [offset, of, leader, before, last]}:
+                    standing = Standing(whole(of), _name(leader), whole(before), whole(last))
+                    mark = Mark(whole(offset), standing)
+                    given = Order.from_bytes(order) if order else None
+                    return cls(_name(node), _name(writer), mark, whole(term), given)
+        except ValueError:
+            pass
+        return None
+
+
+Reading = Callable[[bytes | None], Record | None]
+"""What the bytes of a record say; None for all that is none. It never raises, and says the same to all readers."""
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or len(value) > MOST_NAME_CHARS or not value.isprintable():
+        raise ValueError("a name is needed")
+    return value
 
 
 def judge(standing: Standing, record: Record) -> Standing | str:
@@ -161,12 +178,15 @@ class Tail:
     for its start. ``mark`` is how things stand there, None while it searches.
     """
 
-    def __init__(self, delivery: Delivery, writer: str, low: int, high: int) -> None:
+    def __init__(self, delivery: Delivery, writer: str, low: int, high: int, read: Reading) -> None:
         self._delivery = delivery
         self._writer = writer
+        self._read = read
         self._high = high
         self._pending: list[Order] = []
         self._refused: dict[int, str] = {}
+        self._begun: Standing | None = None
+        """How things stood at the start, until that is posted."""
         self.mark: Mark | None = None
         self._search = Search(delivery.last, low, high)
         self.position = self._search.start
@@ -174,8 +194,19 @@ class Tail:
             self._start(Missing(0) if low else Mark())
 
     def take(self, offset: int, data: bytes | None) -> None:
-        """Take the record at ``offset``, which is not before ``position``."""
-        record = Record.from_bytes(data)
+        """Take the record at ``offset``, which is not before ``position``.
+
+        If what it leads to cannot be posted the exception is passed on, and the record is still the next one.
+        """
+        before = self.mark, self.position
+        try:
+            self._take(offset, self._read(data))
+        except Exception:
+            if before[0] is not None:
+                self.mark, self.position = before
+            raise
+
+    def _take(self, offset: int, record: Record | None) -> None:
         if self.mark is None:
             self._look(offset, record)
             return
@@ -188,21 +219,25 @@ class Tail:
             if record is not None and found and record.writer == self._writer:
                 self._refused[record.term] = found
         elif record is None:
-            log.warning("record %d of the orders of %s is none of an order log", offset, self._delivery.shard)
+            log.warning("record %d of the orders of %s has no seal of this flow", offset, self._delivery.shard)
         elif record.order is None:
             self.flush()
             self._delivery.leader(found)
-        elif record.order.number > self._delivery.last:
+        elif record.order.number > (self._pending[-1].number if self._pending else self._delivery.last):
             self._pending.append(record.order)
         self._check_length()
 
     def flush(self) -> None:
         """Post what was taken; called when there is no record to take at the moment."""
-        pending, self._pending = self._pending, []
-        self._delivery.orders(pending)
-        refused, self._refused = self._refused, {}
-        for term, reason in refused.items():
+        if self._begun is not None:
+            self._delivery.leader(self._begun)
+            self._begun = None
+        self._delivery.orders(self._pending)
+        self._pending = []
+        while self._refused:
+            term, reason = next(iter(self._refused.items()))
             self._delivery.refused(term, reason)
+            del self._refused[term]
 
     def _look(self, offset: int, record: Record | None) -> None:
         if offset < self._search.end:
@@ -218,8 +253,8 @@ class Tail:
         if isinstance(found, Missing):
             self._delivery.lost(found.first, "the log does not go back far enough")
             return
-        self.mark, self.position = found, found.offset
-        self._delivery.leader(found.standing)
+        self.mark, self.position, self._begun = found, found.offset, found.standing
+        self.flush()
         self._check_length()
 
     def _check_length(self) -> None:

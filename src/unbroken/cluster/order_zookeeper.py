@@ -44,6 +44,8 @@ from unbroken.cluster.order_log import (
     Job,
     LogEvent,
     OrderLog,
+    Room,
+    always_room,
     check_orders,
 )
 from unbroken.protocol.ids import NodeId, ShardId
@@ -82,8 +84,10 @@ class ZooKeeperOrderLog(OrderLog):
         *,
         deadline_s: float = DEADLINE_S,
         keep: int = KEEP,
+        room: Room = always_room,
     ) -> None:
         self._client = client
+        self._room = room
         self._root = f"{root_of(flow)}/orders"
         self._node = node
         self._post = post
@@ -96,7 +100,8 @@ class ZooKeeperOrderLog(OrderLog):
         self.forget(shard)
         delivery = Delivery(shard, after, self._post)
         path = f"{self._root}/{shard}"
-        self._shards[shard] = _Shard(self._client, path, self._node, delivery, self._deadline_s, self._keep)
+        shard_log = _Shard(self._client, path, self._node, delivery, self._deadline_s, self._keep, self._room)
+        self._shards[shard] = shard_log
         self._shards[shard].start()
 
     def forget(self, shard: ShardId) -> None:
@@ -135,8 +140,16 @@ class _Shard:
     """Reads and writes the log of one shard on one thread; that one alone knows the head."""
 
     def __init__(
-        self, client: KazooClient, path: str, node: NodeId, delivery: Delivery, deadline_s: float, keep: int
+        self,
+        client: KazooClient,
+        path: str,
+        node: NodeId,
+        delivery: Delivery,
+        deadline_s: float,
+        keep: int,
+        room: Room,
     ) -> None:
+        self._room = room
         self._client = client
         self._path = path
         self._node = node
@@ -261,6 +274,9 @@ class _Shard:
         """Post orders up to a number; False if they were deleted meanwhile, and the head has to be read again."""
         known = {order.number: order for order in self._head.recent}
         while self._delivery.last < last and not self._delivery.ended:
+            if not self._room(SLICE_S):
+                self._refuse_overdue()
+                continue
             first = self._delivery.last + 1
             numbers = range(first, min(last, first + BATCH - 1) + 1)
             asked = {n: self._client.get_async(f"{self._path}/{n}") for n in numbers if n not in known}

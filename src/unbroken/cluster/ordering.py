@@ -6,7 +6,6 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unbroken.cluster.documents import read_run
 from unbroken.cluster.order_log import LogEvent, OrderLog
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
@@ -57,7 +56,7 @@ class Orders:
             claim = self._claims.get((event.shard, event.term), 0) if own else 0
             self._claims = {key: n for key, n in self._claims.items() if key[0] != event.shard or key[1] >= event.term}
             event = replace(event, leader=_node_of(event.leader), claim=claim)
-        self._node.post(event)
+        self._node.post_order(event)
 
     def _opened(self) -> OrderLog:
         if self._log is None:
@@ -75,11 +74,13 @@ class Orders:
 
             servers, _, topic = where.removeprefix(KAFKA).partition("/")
             # Orders of another run must not be taken for those of this one.
-            name = f"{topic or f'unbroken-{node.flow.name}'}-{read_run(client, node.flow.name)}"
-            return KafkaOrderLog(servers, name, self._me, self._heard, options=node.settings.order_log_options)
+            name = f"{topic or f'unbroken-{node.flow.name}'}-{node.run.id}"
+            options = node.settings.order_log_options
+            room, token = node.room_for_orders, node.token
+            return KafkaOrderLog(servers, name, self._me, self._heard, token=token, options=options, room=room)
         from unbroken.cluster.order_zookeeper import ZooKeeperOrderLog
 
-        return ZooKeeperOrderLog(client, node.flow.name, self._me, self._heard)
+        return ZooKeeperOrderLog(client, node.flow.name, self._me, self._heard, room=node.room_for_orders)
 
 
 def _node_of(writer: str) -> NodeId:

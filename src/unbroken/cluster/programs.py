@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from unbroken.cluster.documents import read_names, root_of
 from unbroken.errors import FlowError, Problem, UnbrokenError
@@ -18,12 +19,17 @@ from unbroken.plan import load_text
 from unbroken.program import Consumer, Program, consumers, merged
 from unbroken.protocol.ids import ShardId, home_of, segment_of
 from unbroken.protocol.layout import Layout, Topology
+from unbroken.resumption import conflicts
+from unbroken.security.sealing import ForgedDocument
 from unbroken.spark.analysis import Analysis
 from unbroken.spark.horizon import kept_for, reaches_further, settled
 from unbroken.spark.runner import SegmentCode
 
 Analyse = Callable[[Dataflow, tuple[str, ...]], Analysis]
 """Asks Spark what it says of a flow, given the order of its segments."""
+
+WRITE_ATTEMPTS = 100
+"""More than there are nodes that begin at the same time: each attempt fails because another node's has not."""
 
 
 class Programs:
@@ -52,7 +58,7 @@ class Programs:
         with self._lock:
             given = self._running[0]
             _, analysis = self._load(given)
-            first = replace(given, topology=settled(given.topology, analysis.horizons))
+            first = replace(given, topology=settled(given.topology, analysis.horizons)).split_by(analysis.shard_by)
             self._known[first.generation] = first
             self._running, self._topology, self._consumers = (first,), merged((first,)), {}
             return first
@@ -88,6 +94,11 @@ class Programs:
             if generation not in self._known:
                 self._known[generation] = self._fetch(generation)
         return tuple(self._known[generation] for generation in generations)
+
+    @property
+    def running(self) -> tuple[Program, ...]:
+        """The programs that run, oldest first."""
+        return self._running
 
     @property
     def newest(self) -> Program:
@@ -130,7 +141,7 @@ class Programs:
     def _load(self, program: Program) -> tuple[Dataflow, Analysis]:
         generation = program.generation
         if generation not in self._flows:
-            self._flows[generation] = load_text(Path(program.file), program.text, generation)
+            self._flows[generation] = _split(load_text(Path(program.file), program.text, generation), program)
         flow = self._flows[generation]
         if generation not in self._found:
             order = tuple(segment_of(part) for part in program.topology.segments)
@@ -139,6 +150,14 @@ class Programs:
                 _refuse_what_reaches_further(flow, program, analysis)
             self._found[generation] = analysis
         return flow, self._found[generation]
+
+
+def _split(flow: Dataflow, program: Program) -> Dataflow:
+    """The flow of a program that follows another: its rows are split by the columns that state was split by."""
+    for name, segment in flow.segments.items():
+        if segment.shards > 1 and not any(segment.shard_by.values()):
+            flow.segments[name] = replace(segment, shard_by=program.shard_by(segment))
+    return flow
 
 
 def _refuse_what_reaches_further(flow: Dataflow, program: Program, analysis: Analysis) -> None:
@@ -173,12 +192,56 @@ def write_program(client: KazooClient, flow: str, program: Program) -> None:
         ) from None
 
 
-def write_first_program(client: KazooClient, flow: str, program: Program) -> None:
-    """What the flow began with; a restart with an edited file replaces it."""
-    path, data = f"{root_of(flow)}/code/1", json.dumps(program.to_json()).encode()
-    client.ensure_path(path)
-    if client.get(path)[0] != data:
-        client.set(path, data)
+def write_first_program(client: KazooClient, flow: str, program: Program, run: str) -> None:
+    """Note what a run began with; the file of a restart replaces it if it can continue the run.
+
+    Raises FlowError if it cannot: of nodes that begin a run with different files, the first one decides.
+    """
+    path, data = f"{root_of(flow)}/code/1", json.dumps({**program.to_json(), "run": run}).encode()
+    for _ in range(WRITE_ATTEMPTS):
+        try:
+            client.create(path, data, makepath=True)
+            return
+        except NodeExistsError:
+            pass
+        try:
+            before, stat = client.get(path)
+        except ForgedDocument:
+            client.set(path, data)  # this node was given the code by its operator
+            return
+        except NoNodeError:
+            continue
+        if before == data:
+            return
+        refuse_other_program(_of_run(before, run), program)
+        with contextlib.suppress(BadVersionError):  # another node was faster
+            client.set(path, data, version=stat.version)
+            return
+    raise UnbrokenError(f"the code of flow {flow} changes in ZooKeeper all the time: {path}. Restart this node.")
+
+
+def program_of_run(client: KazooClient, flow: str, generation: int, run: str) -> Program | None:
+    """The program by which the state of a run was made; None if ZooKeeper has none that can be believed."""
+    try:
+        data = client.get(f"{root_of(flow)}/code/{generation}")[0]
+    except (NoNodeError, ForgedDocument):
+        return None
+    return _of_run(data, run) if generation == 1 else Program.from_json(json.loads(data))
+
+
+def _of_run(data: bytes, run: str) -> Program | None:
+    """The first program, unless a former run of the flow has left it."""
+    value = json.loads(data)
+    return Program.from_json(value) if value.get("run") == run else None
+
+
+def refuse_other_program(run: Program | None, given: Program) -> None:
+    """Raise FlowError if the file of a node cannot continue the run that it would take part in."""
+    if run is None:
+        return
+    problems = conflicts(run, given, given.file, runs_given=run.generation == given.generation)
+    if problems:
+        raise FlowError(problems)
 
 
 def read_program(client: KazooClient, flow: str, generation: int) -> Program:

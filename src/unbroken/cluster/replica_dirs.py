@@ -10,20 +10,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+from unbroken.checksum import Damaged, replace_file, sealed, unsealed
 from unbroken.errors import UnbrokenError
 from unbroken.ingress.base import IngressBase
 from unbroken.ingress.logfile import IngressLogFile
-from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.adoption import LogEnd
+from unbroken.protocol.ids import ReplicaId, StreamId, home_of
 from unbroken.protocol.ingress import Admission
+from unbroken.protocol.instructions import BeginReplica
 from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.rebuilt import Rebuilt
 from unbroken.protocol.recovery import LogState, ReplicaState, StoredUnits
+from unbroken.protocol.retirement import superseded
+from unbroken.protocol.run import Run, foreign_layout
 from unbroken.protocol.units import UnitHeader
 from unbroken.spark.checkpoints import committed_batches, offset_at, repair
 from unbroken.spark.offsets import cut_from
-from unbroken.transport.store import UnitStore, stored_headers, unit_name
+from unbroken.transport.store import StoredHeaders, UnitStore, owed_bytes, owed_name, stored_headers, unit_name
 
 IDENTITY = "identity.json"
+
+REBUILD = "Let the replica be rebuilt from another one: the node reports it, and the controller places it."
 
 BASE = "base"
 """File of a replica that began with unit ``base + 1`` of its input instead of the first: that number, and the number of
@@ -36,18 +45,21 @@ class ReplicaDirs:
     ``replicas/<replica>/`` holds ``checkpoint/`` or, for the ingress, ``log/``; ``inbox/`` and ``outbox/``. Batch b
     of its checkpoint is unit ``base + b + 1`` of its input (``base`` is 0 unless a file says so). All of it is whole
     whenever it is there: a copy that is under way grows in ``incoming/`` and is renamed. ``pins/`` holds what is kept
-    for copies to other nodes, ``scratch/`` what only the running process needs.
+    for copies to other nodes, ``scratch/`` what only the running process needs. ``retired/<replica>/`` holds a replica
+    that the layout does not place here, until its shard is redundant on other nodes.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.replicas = root / "replicas"
+        self.retired = root / "retired"
         self.pins = root / "pins"
         self.store = UnitStore(self.replicas)
 
     @property
     def dead_letters(self) -> Path:
-        """Shared by the nodes of a flow that run on one machine: a bad row is written once."""
+        """Holds a directory for each flow and run, shared by the nodes that run on one machine: a bad row is written
+        once."""
         return self.root.parent / "dead-letters"
 
     def checkpoint(self, replica: ReplicaId) -> Path:
@@ -73,47 +85,94 @@ class ReplicaDirs:
         """What this disk is known by; made at the first start."""
         path = self.root / IDENTITY
         try:
-            return str(json.loads(path.read_text())["disk"])
+            return str(self._identity()["disk"])
         except FileNotFoundError:
             if self.root.is_dir() and any(self.root.iterdir()):
                 raise UnbrokenError(
                     f"{self.root} holds files but is not the directory of a node. Give another one with --dir."
                 ) from None
         except (ValueError, KeyError, TypeError) as error:
-            raise UnbrokenError(
-                f"{path} is damaged ({error}). If nothing in {self.root} is needed, delete the directory; the node "
-                "then joins as a fresh one."
-            ) from error
-        self.root.mkdir(parents=True, exist_ok=True)
-        self._write_identity(uuid.uuid4().hex, [])
+            raise Damaged(path, str(error), self._fresh) from error
+        # For its owner alone: it holds rows. One that an administrator made stays as it is.
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._write_identity({"disk": uuid.uuid4().hex, "begun": [], "run": "", "supersedes": []})
         return self.identity()
+
+    def run(self) -> Run:
+        """The run that this disk belongs to; `NO_RUN` until it has taken a layout."""
+        self.identity()
+        known = self._identity()
+        return Run(known["run"], frozenset(known["supersedes"]))
+
+    def belong(self, run: Run) -> None:
+        """Note that this disk belongs to ``run`` from here on.
+
+        Raises
+        ------
+        UnbrokenError
+            If it belongs to another.
+        """
+        mine = self.run()
+        if mine == run:
+            return
+        refused = foreign_layout(self.root.name, mine.id, run.id)
+        if refused is not None:
+            raise UnbrokenError(refused)
+        self._write_identity({**self._identity(), "run": run.id, "supersedes": sorted(run.supersedes)})
 
     def begun(self, replica: ReplicaId) -> bool:
         """Whether ``replica`` has ever had a directory here."""
-        return str(replica) in json.loads((self.root / IDENTITY).read_text())["begun"]
+        return str(replica) in self._identity()["begun"]
 
     def begin(self, replicas: Iterable[ReplicaId]) -> None:
         """Make the directories of replicas that begin with nothing."""
-        known = json.loads((self.root / IDENTITY).read_text())
+        known = self._identity()
         names = [str(replica) for replica in replicas]
         for name in names:
             (self.replicas / name).mkdir(parents=True, exist_ok=True)
-        self._write_identity(known["disk"], sorted({*known["begun"], *names}))
+        self._write_identity({**known, "begun": sorted({*known["begun"], *names})})
 
-    def _write_identity(self, disk: str, begun: list[str]) -> None:
-        unfinished = self.root / f"{IDENTITY}.tmp"
-        with unfinished.open("w") as file:
-            json.dump({"disk": disk, "begun": begun}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self.root / IDENTITY)
+    def _identity(self) -> dict[str, Any]:
+        """What the identity of this disk says."""
+        path = self.root / IDENTITY
+        found: dict[str, Any] = json.loads(unsealed(path, path.read_bytes(), self._fresh))
+        return found
+
+    def _write_identity(self, known: Mapping[str, Any]) -> None:
+        replace_file(self.root / IDENTITY, sealed(json.dumps(known).encode()))
+
+    @property
+    def _fresh(self) -> str:
+        return f"If nothing in {self.root} is needed, delete the directory: the node then joins as a fresh one."
 
     # --- replicas -------------------------------------------------------------------------------------
 
     def present(self) -> list[ReplicaId]:
-        if not self.replicas.is_dir():
-            return []
-        return sorted(ReplicaId.parse(path.name) for path in self.replicas.iterdir())
+        return _replicas_in(self.replicas)
+
+    def held(self) -> dict[ReplicaId, int]:
+        """The replicas here, and the last unit of its input that is part of the state of each; nothing is changed."""
+        return {replica: self._reach(replica) for replica in self.present()}
+
+    def _reach(self, replica: ReplicaId) -> int:
+        if replica.shard == INGRESS:
+            return self.log_end().index
+        batches = committed_batches(self.checkpoint(replica))
+        offset = offset_at(self.checkpoint(replica), batches - 1) if batches else {"cut": self.base(replica)}
+        return int(offset["cut"])
+
+    def log_end(self) -> LogEnd:
+        """The last entry of the ingress log here."""
+        found = LogEnd()
+        for replica in self.present():
+            if replica.shard == INGRESS and self.ingress_log(replica).is_dir():
+                base = IngressBase.read(self.ingress_log(replica))
+                log = IngressLogFile(self.ingress_log(replica))
+                ends = [LogEnd(entry.term, entry.index) for entry in log.read_all()]
+                found = max([found, *ends])
+                if base is not None and base.index > found.index:
+                    found = LogEnd(found.term, base.index)
+        return found
 
     def state(self, replica: ReplicaId, admission: Admission | None = None) -> ReplicaState:
         """What a replica can go on from; a fresh copy of the ingress comes with its admission."""
@@ -126,7 +185,7 @@ class ReplicaDirs:
         offset = offset_at(self.checkpoint(replica), batches - 1) if batches else {"cut": base}
         state = ReplicaState(int(offset["cut"]), valid=valid, taken=cut_from(offset))
         inboxes: dict[StreamId, tuple[UnitHeader, ...]] = {}
-        for stream, headers in stored_headers(self.store.inbox_dir(replica)).items():
+        for stream, headers in stored_headers(self.store.inbox_dir(replica)).headers.items():
             if stream.home != stream:
                 # What was tentative is of no use to a later process.
                 shutil.rmtree(self.store.inbox_dir(replica) / str(stream), ignore_errors=True)
@@ -136,25 +195,29 @@ class ReplicaDirs:
             for header in headers:
                 if header.number <= taken:
                     self.store.drop(self.store.inbox_path(replica, stream, header.number))
-        return replace(state, outboxes=self._stored(replica, outbox, state.committed), inboxes=inboxes)
+        stored = self._stored(replica, outbox, max(state.committed, state.valid))
+        return replace(state, outboxes=stored, inboxes=inboxes)
 
     def base(self, replica: ReplicaId) -> int:
         return self._began(replica)[0]
 
     def _began(self, replica: ReplicaId) -> tuple[int, int]:
         try:
-            base, valid = (self.replicas / str(replica) / BASE).read_text().split()
+            path = self.replicas / str(replica) / BASE
+            base, valid = unsealed(path, path.read_bytes(), REBUILD).split()
         except FileNotFoundError:
             return 0, 0
         return int(base), int(valid)
 
-    def begin_anew(self, replica: ReplicaId, base: int, valid: int) -> None:
-        """Make the directory of a replica that begins with nothing at unit ``base + 1`` of its input."""
-        self.drop(replica)
-        incoming = self.incoming(replica)
-        incoming.mkdir(parents=True)
-        (incoming / BASE).write_text(f"{base} {valid}")
-        self.adopt(replica)
+    def begin_anew(self, step: BeginReplica) -> None:
+        """Make the directory of a replica that begins with nothing but what its producers keep."""
+        self.drop(step.replica)
+        incoming = self.incoming(step.replica)
+        (incoming / self.store.owed_dir(step.replica).name).mkdir(parents=True)
+        (incoming / BASE).write_bytes(sealed(f"{step.base} {step.valid}".encode()))
+        for note in step.owed:
+            (incoming / self.store.owed_dir(step.replica).name / owed_name(note.stream)).write_bytes(owed_bytes(note))
+        self.adopt(step.replica)
 
     def begin_like(self, replica: ReplicaId, other: ReplicaId) -> None:
         """Make the directory of one that will have the state of another; its inbox may be there already."""
@@ -166,12 +229,8 @@ class ReplicaDirs:
 
     def undo(self, replica: ReplicaId, base: int, valid: int) -> None:
         """Forget the state of a replica, which begins again at unit ``base + 1`` of its input; its units stay."""
-        target = self.checkpoint(replica)
-        if target.exists():
-            doomed = self.root / f"dropped-{uuid.uuid4().hex}"
-            target.rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
-        self.store.write(self.replicas / str(replica) / BASE, f"{base} {valid}".encode())
+        self._remove(self.checkpoint(replica))
+        self.store.write(self.replicas / str(replica) / BASE, sealed(f"{base} {valid}".encode()))
 
     def adopt(self, replica: ReplicaId, keep: bool = False) -> None:
         """A copy is complete: it becomes the replica's directory.
@@ -191,25 +250,51 @@ class ReplicaDirs:
         shutil.rmtree(doomed, ignore_errors=True)
 
     def drop(self, replica: ReplicaId) -> None:
-        """Remove everything of a replica. Renamed first, so that half a directory is never taken for a whole one."""
+        """Remove everything of a replica."""
+        self.store.forget(replica)
+        self._remove(self.replicas / str(replica))
+        shutil.rmtree(self.incoming(replica), ignore_errors=True)
+
+    def retire(self, replica: ReplicaId) -> None:
+        """Put a replica aside that is not wanted here, at most one of a shard: its state may be nowhere else."""
+        if home_of(replica.shard.part) != replica.shard.part:
+            # A fork: what is tentative is of no use to a later process.
+            self.drop(replica)
+            return
         self.store.forget(replica)
         target = self.replicas / str(replica)
+        if target.exists():
+            self.retired.mkdir(parents=True, exist_ok=True)
+            self._remove(self.retired / str(replica))
+            target.rename(self.retired / str(replica))
+        shutil.rmtree(self.incoming(replica), ignore_errors=True)
+        for earlier in superseded(self.set_aside()):
+            self.forget(earlier)
+
+    def set_aside(self) -> list[ReplicaId]:
+        """The replicas that are retired."""
+        return _replicas_in(self.retired)
+
+    def forget(self, replica: ReplicaId) -> None:
+        """Remove a retired replica, whose state is elsewhere."""
+        self._remove(self.retired / str(replica))
+
+    def _remove(self, target: Path) -> None:
+        """Remove a directory. Renamed first, so that half a directory is never taken for a whole one."""
         if target.exists():
             doomed = self.root / f"dropped-{uuid.uuid4().hex}"
             target.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
-        shutil.rmtree(self.incoming(replica), ignore_errors=True)
 
     def clean(self, wanted: Iterable[ReplicaId]) -> None:
-        """Remove what an earlier process left that nobody will ask for: other replicas, pins, unfinished copies."""
-        for replica in set(self.present()) - set(wanted):
-            self.drop(replica)
+        """Remove what an earlier process left that no process will ask for: pins, unfinished copies. Replicas that are
+        not ``wanted`` are retired."""
+        for replica in sorted(set(self.present()) - set(wanted)):
+            self.retire(replica)
         for leftover in [self.pins, *self.root.glob("dropped-*")]:
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def _ingress_state(
-        self, replica: ReplicaId, outbox: dict[StreamId, list[UnitHeader]], admission: Admission | None
-    ) -> ReplicaState:
+    def _ingress_state(self, replica: ReplicaId, outbox: StoredHeaders, admission: Admission | None) -> ReplicaState:
         log = self.ingress_log(replica)
         base = IngressBase.read(log)
         entries = tuple(IngressLogFile(log).read()) if log.is_dir() else ()
@@ -221,25 +306,39 @@ class ReplicaDirs:
     def _stored(
         self,
         replica: ReplicaId,
-        outbox: dict[StreamId, list[UnitHeader]],
+        outbox: StoredHeaders,
         base: int,
         units: Mapping[str, int] = MappingProxyType({}),
     ) -> dict[StreamId, StoredUnits]:
         """The newest units without a hole; older ones that a crash left behind while they were dropped are removed.
 
-        A stream without any begins after ``base``, or after what ``units`` says of its producer.
+        A stream without any begins after ``base``, or after what ``units`` says of its producer. What follows that is
+        recomputed, so a damaged unit is removed with those after it; one before it cannot be had here.
         """
         out: dict[StreamId, StoredUnits] = {}
-        for stream, headers in outbox.items():
+        owed = self.store.owed(replica)
+        for stream, found in {**{stream: [] for stream in owed}, **outbox.headers}.items():
+            place, headers = self.store.outbox_dir(replica) / str(stream), found
+            damaged = min(outbox.damaged.get(stream, ()), default=None)
+            if damaged is not None and damaged > units.get(stream.producer.part, base):
+                headers = [header for header in found if header.number < damaged]
+                for header in found[len(headers) :]:
+                    (place / unit_name(header.number)).unlink(missing_ok=True)
+            elif damaged is not None and replica.shard != INGRESS:
+                raise Damaged(place / unit_name(damaged), "its checksum is wrong", REBUILD)
             run: list[UnitHeader] = []
             for header in reversed(headers):
                 if run and header.number != run[-1].number - 1:
                     break
                 run.append(header)
             for header in headers[: len(headers) - len(run)]:
-                (self.store.outbox_dir(replica) / str(stream) / unit_name(header.number)).unlink(missing_ok=True)
+                (place / unit_name(header.number)).unlink(missing_ok=True)
             run.reverse()
-            owed = self.store.owed(replica, stream)
             begun = units.get(stream.producer.part, base)
-            out[stream] = StoredUnits(run[0].number - 1 if run else begun, tuple(run), *owed)
+            noted = owed.get(stream, (0, Rebuilt()))
+            out[stream] = StoredUnits(run[0].number - 1 if run else begun, tuple(run), *noted)
         return out
+
+
+def _replicas_in(directory: Path) -> list[ReplicaId]:
+    return sorted(ReplicaId.parse(path.name) for path in directory.iterdir()) if directory.is_dir() else []

@@ -11,13 +11,16 @@ from typing import Any
 import psutil
 
 from unbroken.cluster.zookeeper import serves
-from unbroken.errors import UnbrokenError, Unreachable
-from unbroken.protocol.layout import Topology
+from unbroken.errors import Refused, UnbrokenError, Unreachable
+from unbroken.program import Program
+from unbroken.resumption import conflicts
 
 RUN_FILE = "run.json"
 SHAPE_FILE = "shape.json"
 MARKS = (RUN_FILE, SHAPE_FILE, "token")
 """What a directory is recognised by as that of a run; deleted last."""
+
+PRIVATE = 0o700
 
 
 @dataclass(frozen=True)
@@ -86,32 +89,45 @@ def can_resume(directory: Path, fresh: bool) -> bool:
     return not fresh and all((directory / mark).is_file() for mark in MARKS)
 
 
-def shape_of(topology: Topology) -> dict[str, Any]:
-    """What has to stay as it is for the state of a run to be of use."""
+def make_private(directory: Path) -> None:
+    """Make the directory of a run, for its owner alone: it holds rows, logs and the token."""
+    directory.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    directory.chmod(PRIVATE)
+
+
+def shape_of(program: Program) -> dict[str, Any]:
+    """What has to stay as it is for the state of a run to be of use: all that its file declares."""
+    topology = program.topology
     return {
         "sources": list(topology.sources),
         "segments": dict(topology.segments),
         "sinks": list(topology.sinks),
         "edges": [list(edge) for edge in topology.edges],
+        "program": {**program.to_json(), "text": ""},
     }
 
 
-def write_shape(directory: Path, shape: dict[str, Any]) -> None:
-    (directory / SHAPE_FILE).write_text(json.dumps(shape, indent=1))
+def write_shape(directory: Path, program: Program) -> None:
+    (directory / SHAPE_FILE).write_text(json.dumps(shape_of(program), indent=1))
 
 
-def refuse_other_shape(directory: Path, shape: dict[str, Any]) -> None:
-    """Raise UnbrokenError if the run in ``directory`` was one of another flow."""
+def refuse_other_shape(directory: Path, program: Program) -> None:
+    """Raise Refused if the run in ``directory`` cannot be continued with a program.
+
+    Columns that Spark finds are not known here, nor whether the run has been upgraded since: its nodes compare those.
+    """
     try:
         before = json.loads((directory / SHAPE_FILE).read_text())
-    except ValueError as error:
-        raise UnbrokenError(f"{directory / SHAPE_FILE} is damaged ({error}). Start over with --fresh.") from error
-    changed = [name for name in shape if shape[name] != before.get(name)]
-    if changed:
-        details = "; ".join(f"{name} were {before.get(name)} and are {shape[name]}" for name in changed)
-        raise UnbrokenError(
-            f"{directory} holds the state of a flow of another shape: {details}. Run the file it was started with, "
-            "give another directory with --dir, or start over with --fresh, which deletes the state."
+        run = Program.from_json(before["program"])
+    except (ValueError, KeyError, TypeError) as error:
+        what = f"{directory / SHAPE_FILE} is damaged ({type(error).__name__}: {error})"
+        raise UnbrokenError(f"{what}. Start over with --fresh.") from error
+    problems = conflicts(run, program, program.file, runs_given=False)
+    if problems:
+        details = "; ".join(problem.what.partition(": ")[2] for problem in problems)
+        raise Refused(
+            f"{directory} holds the state of a flow that is declared otherwise: {details}. Run the file it was started "
+            "with, give another directory with --dir, or start over with --fresh, which deletes the state."
         )
 
 

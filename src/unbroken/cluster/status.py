@@ -14,8 +14,8 @@ from unbroken.protocol.pausing import Rest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from unbroken.cluster.ingress_service import IngressService
     from unbroken.cluster.node import Node
-    from unbroken.ingress.feeder import Feeder
     from unbroken.protocol.delivery import HedgedDelivery
     from unbroken.protocol.ids import ReplicaId, StreamId
     from unbroken.protocol.layout import Topology
@@ -58,7 +58,11 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     if node.coordination is not None:
         out["coordination"] = node.coordination.facts()
     protocol = node.protocol
+    if node.run.id:
+        out["run"] = node.run.id
     if protocol is None:
+        if node.unadopted:
+            out |= {"state": "unadopted", "reason": f"ZooKeeper has no layout of run {node.run.id}: see unbroken adopt"}
         return out
     now_ms = time.monotonic() * 1000
     if all(name in node.runners or replica.stopped for name, replica in protocol.replicas.items()):
@@ -76,11 +80,14 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     out["replicas"] = replica_states(protocol, progress, now_ms, time.time() * 1000)
     out["redundancy"] = redundancy(protocol)
     out["held"] = {str(replica): copy.version for replica, copy in protocol.holding.copies.items()}
+    busy_s = node.hosting.sink_busy_s()
     out["sinks"] = {
         str(stream): {
             "delivered": delivery.delivered,
             "written_here": node.hosting.sink_writes(stream),
             "waits_ms": _waits_ms(delivery, now_ms),
+            "busy_ms": round(1000 * busy_s.get(stream, 0.0), 1),
+            "stopped": protocol.sinks.stopped.get(stream),
         }
         for stream, delivery in protocol.sinks.deliveries.items()
     }
@@ -94,7 +101,8 @@ def node_status(node: Node, progress: Mapping[ReplicaId, dict[str, Any]]) -> dic
     out["received"], out["sent"], out["traffic"] = dict(received), dict(sent), dict(received + sent)
     out["overhead"] = overhead(out["traffic"])
     if protocol.sources is not None and node.ingress is not None:
-        out["ingress"] = _ingress(protocol, protocol.sources, node.ingress.feeder)
+        out["ingress"] = _ingress(protocol, protocol.sources, node.ingress)
+    out["dead_letters"] = {"lost": node.letters.lost, "removed": node.letters.removed}
     return out
 
 
@@ -130,6 +138,7 @@ def replica_states(
             "committed": replica.committed,
             "produced": replica.produced,
             "final": replica.final,
+            "inputs": {str(stream): inbox.available for stream, inbox in replica.inboxes.items()},
             "lag_units": newest - replica.pulse,
             **timing(protocol, replica, now_ms, clock_ms),
             **_consistency(protocol, replica),
@@ -140,9 +149,9 @@ def replica_states(
     ]
 
 
-def _ingress(protocol: NodeProtocol, sources: SourceSide, feeder: Feeder) -> dict[str, Any]:
-    """A member of the ingress: its log, the pulse, and what it has read."""
-    log = sources.log
+def _ingress(protocol: NodeProtocol, sources: SourceSide, service: IngressService) -> dict[str, Any]:
+    """A member of the ingress: its log, the pulse, what it has read, and what it is stuck at."""
+    log, feeder = sources.log, service.feeder
     return {
         "leading": log.leading,
         "term": log.sync.term,
@@ -156,6 +165,12 @@ def _ingress(protocol: NodeProtocol, sources: SourceSide, feeder: Feeder) -> dic
         "bad_rows": feeder.bad_rows,
         "late_rows": feeder.late_rows,
         "unreached_ms": dict(feeder.unreached_ms()),
+        "asking_s": feeder.asking_s(),
+        "busy_ms": round(1000 * service.busy_s, 1),
+        "jobs": service.waiting,
+        "stuck": {source: stuck.to_json() for source, stuck in feeder.stuck().items()},
+        "left_behind": sorted(protocol.pace.left),
+        "clock_offset_ms": round(service.clock_offset_ms, 1),
     }
 
 

@@ -13,8 +13,10 @@ import pyarrow.flight as flight
 
 from unbroken.cluster.directory import Directory
 from unbroken.cluster.documents import Member
+from unbroken.errors import Unreachable
 from unbroken.protocol.ids import NodeId
-from unbroken.transport.auth import call_options
+from unbroken.security.certificates import credentials
+from unbroken.transport.auth import open_client
 
 STATUS_DEADLINE_S = 2.0
 ASKED_AT_ONCE = 16
@@ -29,7 +31,7 @@ class StatusReader:
     """
 
     def __init__(self, zookeeper: str, flow: str, token: str, deadline_s: float = 20) -> None:
-        self.directory = Directory(zookeeper, flow, deadline_s)
+        self.directory = Directory(zookeeper, flow, deadline_s, token=token)
         self._token = token
         self._lock = threading.Lock()
         self._connections: dict[NodeId, tuple[str, Any]] = {}
@@ -61,11 +63,25 @@ class StatusReader:
     ) -> None:
         self.close()
 
+    def call(self, node: NodeId, action: str, question: dict[str, Any]) -> Any:
+        """Ask one node for something else; its answer."""
+        member = self.directory.members.get(node)
+        if member is None:
+            raise Unreachable(f"{node} is not there")
+        try:
+            options = flight.FlightCallOptions(timeout=STATUS_DEADLINE_S)
+            asked = flight.Action(action, json.dumps(question).encode())
+            answer = next(iter(self._connection(member).do_action(asked, options)))
+            return json.loads(answer.body.to_pybytes())
+        except (flight.FlightError, pa.ArrowException, OSError, StopIteration) as error:
+            self._forget(node)
+            raise Unreachable(f"{node} does not answer: {(str(error).splitlines() or [''])[0]}") from error
+
     def _ask(self, member: Member) -> dict[str, Any]:
         extra = {"push": member.push} if member.push else {}
         try:
             action = flight.Action("status", b"{}")
-            options = call_options(self._token, STATUS_DEADLINE_S)
+            options = flight.FlightCallOptions(timeout=STATUS_DEADLINE_S)
             answer = next(iter(self._connection(member).do_action(action, options)))
             state: dict[str, Any] = json.loads(answer.body.to_pybytes())
         except (flight.FlightError, pa.ArrowException, OSError, StopIteration) as error:
@@ -80,7 +96,7 @@ class StatusReader:
             if address != member.address:
                 if connection is not None:
                     connection.close()
-                connection = flight.connect(f"grpc://{member.address}")
+                connection = open_client(member.address, credentials(self._token))
                 self._connections[member.node] = (member.address, connection)
             return connection
 

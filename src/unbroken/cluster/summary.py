@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from unbroken.metrics.readiness import stuck_parts
 from unbroken.wording import counted
 
 State = Mapping[str, Any]
@@ -30,7 +31,8 @@ class Summary:
     """What is worth knowing of a flow at a glance; None where no node says.
 
     ``lag_ms`` and ``latency_ms`` are of the results that come first: the best replica of each shard, the worst shard.
-    ``gap_ms`` is since when the last shard that feeds a sink has had no result.
+    ``gap_ms`` is since when the last shard that feeds a sink has had no result. ``stuck`` are the ingress, sources and
+    sinks that make no progress on a node.
     """
 
     nodes: int
@@ -51,6 +53,7 @@ class Summary:
     gap_ms: float | None
     tentative: Mapping[str, tuple[str, ...]]
     stopped: Mapping[str, str]
+    stuck: Mapping[str, str]
     divergences: int
 
     @property
@@ -61,9 +64,8 @@ class Summary:
     @property
     def well(self) -> bool:
         """Whether there is nothing that somebody should look at; a pause was asked for."""
-        return (
-            self.redundant and self.running == self.nodes and not (self.tentative or self.stopped or self.divergences)
-        )
+        trouble = self.tentative or self.stopped or self.stuck or self.divergences
+        return self.redundant and self.running == self.nodes and not trouble
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "redundant": self.redundant, "well": self.well}
@@ -96,6 +98,7 @@ def summarize(states: Sequence[State]) -> Summary:
         gap_ms=_worst(replicas, "gap_ms"),
         tentative=_tentative(replicas),
         stopped={str(r["replica"]): str(r["reason"]) for r in replicas if r.get("reason")},
+        stuck={f"{lack.what} on {state['node']}": lack.why for state in states for lack in stuck_parts(state)},
         divergences=sum(len(state.get("divergences", ())) for state in states),
     )
 
@@ -110,6 +113,7 @@ def in_words(summary: Summary, now_ms: float | None = None) -> list[str]:
         without = f" without {', '.join(lacking)}" if lacking else ""
         out.append(f"tentative: results of {shard} are given out{without} and will be replaced")
     out += [f"stopped: {replica}: {reason}" for replica, reason in summary.stopped.items()]
+    out += [f"stuck: {part}: {why}" for part, why in summary.stuck.items()]
     if summary.divergences:
         out.append(f"diverged: replicas disagreed {counted(summary.divergences, 'time')}; see `unbroken history`")
     if summary.layout is not None:

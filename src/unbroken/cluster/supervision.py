@@ -30,12 +30,20 @@ class Supervision:
     ----------
     silence_s
         For how long the node's loop has not turned; None while it has not begun. It must answer at once.
+    hung
+        Which thread has hung for so long that only a restart helps; None if none has. It must answer at once.
     environment
         Where the socket is named, and how much time the watchdog has.
     """
 
-    def __init__(self, silence_s: Callable[[], float | None], environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        silence_s: Callable[[], float | None],
+        environment: Mapping[str, str] = os.environ,
+        hung: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._silence_s = silence_s
+        self._hung = hung
         self._address = _address(environment.get("NOTIFY_SOCKET", ""))
         watchdog_us = environment.get("WATCHDOG_USEC", "")
         self._beat_s = int(watchdog_us) / 2e6 if watchdog_us.isdigit() and int(watchdog_us) else BEAT_S
@@ -60,6 +68,9 @@ class Supervision:
         silence_s = self._silence_s()
         if silence_s is None:
             return "WATCHDOG=1\nSTATUS=has joined the flow and waits for its place in it"
+        hung = self._hung()
+        if hung is not None:
+            return f"STATUS=is stuck: {hung}"
         if silence_s < STUCK_S:
             return "WATCHDOG=1\nSTATUS=works"
         return f"STATUS=is stuck: its loop has not turned for {silence_s:.0f} s"

@@ -85,8 +85,8 @@ class Transfers:
         ticket = next(self._tickets)
         future: Future[Pinned] = Future()
         self._asked[ticket] = future
-        self._node.post(PinAsked(shard, newcomer, ticket, least, needs))
         try:
+            self._node.ask(PinAsked(shard, newcomer, ticket, least, needs))
             return future.result(timeout=PIN_DEADLINE_S)
         except (FutureTimeoutError, TimeoutError):
             raise PinError(f"{self._node.name} did not pin {shard} within {PIN_DEADLINE_S:.0f} s") from None

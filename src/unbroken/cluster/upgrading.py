@@ -6,13 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError
 
 from unbroken.cluster.documents import read_members, read_upgrade, root_of, wish_bytes
 from unbroken.cluster.operations import Show, Stage, current_layout, watch_layout
 from unbroken.cluster.programs import known_generations, read_program, write_program
 from unbroken.errors import FlowError, Problem, Refused, UnbrokenError
+from unbroken.flow import Dataflow
 from unbroken.plan import build_topology, load_text
-from unbroken.program import Program, differences, replaced_segments
+from unbroken.program import Program, declares_the_same, differences, replaced_segments
 from unbroken.protocol.ids import generation_of
 from unbroken.protocol.layout import Layout
 
@@ -40,10 +42,10 @@ def propose(client: KazooClient, flow: str, file: Path) -> Program:
     text = file.read_text()
     running = read_program(client, flow, layout.generation)
     generation = max(known_generations(client, flow)) + 1
-    before = load_text(Path(running.file), running.text, running.generation)
+    # Of the two, only the operator's own file is executed: the other was read from ZooKeeper.
     after = load_text(file, text, generation)
     build_topology(after)
-    problems = differences(before, after)
+    problems = _problems(running, after, text)
     if problems:
         raise FlowError(problems)
     replaced = replaced_segments(after, running.text, text)
@@ -51,10 +53,23 @@ def propose(client: KazooClient, flow: str, file: Path) -> Program:
         raise Refused(f"{file} does not differ from generation {running.generation}, which runs already")
     program = running.followed_by(after, str(file.resolve()), text, generation, replaced)
     write_program(client, flow, program)
-    path = f"{root_of(flow)}/upgrade"
-    client.ensure_path(path)
-    client.set(path, wish_bytes(generation))
+    path, wish = f"{root_of(flow)}/upgrade", wish_bytes(generation)
+    try:
+        client.create(path, wish)
+    except NodeExistsError:
+        client.set(path, wish)
     return program
+
+
+def _problems(running: Program, after: Dataflow, text: str) -> list[Problem]:
+    """What keeps a flow from going over to other code."""
+    declared = running.declared
+    if declared is None:
+        what = f"generation {running.generation} does not say what it declares"
+        return [Problem(after.where, what, "restart the nodes with the file that runs, and upgrade then")]
+    if declared.fixed is None and declares_the_same(running.text, text, after):
+        return []
+    return differences(declared, after)
 
 
 def withdraw(client: KazooClient, flow: str) -> None:

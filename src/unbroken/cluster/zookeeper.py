@@ -11,6 +11,7 @@ import socket
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from unbroken.cluster.java import find_java
 from unbroken.cluster.processes import OwnedProcess, ProcessError, spawn, tail
@@ -163,7 +164,7 @@ class EmbeddedZooKeeper:
         if self._process is not None:
             self._process.kill9()
 
-    def __enter__(self) -> EmbeddedZooKeeper:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import pyarrow as pa
 
 from unbroken.connectors.base import SinkConnector, SinkWriter
 from unbroken.connectors.delta_disk import bring_to_disk, settled
 from unbroken.connectors.delta_schema import check_fit, check_partitions, delta_types, nullable
-from unbroken.connectors.sink_ledger import Mark, is_delivered, stream_name
-from unbroken.errors import UnbrokenError
+from unbroken.connectors.location import local_path, scheme_of
+from unbroken.connectors.sink_ledger import Mark, is_delivered, own_mark, stream_name
+from unbroken.errors import UnbrokenError, Unfit
+from unbroken.numbers import number_problems
+from unbroken.protocol.run import Run
+from unbroken.protocol.setting_aside import is_passing
 from unbroken.protocol.units import UnitHeader
+from unbroken.secret import Secret, declared, literal_problems, masked, revealed
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -33,6 +37,10 @@ REMOTE = {"connect_timeout": "5s", "timeout": "30s", "max_retries": "3", "retry_
 UNSAFE = ("aws_s3_allow_unsafe_rename", "allow_unsafe_rename", "mount_allow_unsafe_rename")
 """Options that let a commit replace another of the same version."""
 
+HADOOP = ("hdfs", "viewfs")
+SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", *HADOOP, "lakefs", "uc")
+"""Stores in which the library can commit without replacing another commit of the same version."""
+
 EXPIRY = "delta.setTransactionRetentionDuration"
 """The property of a table that makes it forget which units it has."""
 
@@ -41,7 +49,7 @@ LONGEST_REASON = 500
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _TRACE = re.compile(r"\s*\d+: ")
-_SECRET = ("secret", "key", "token", "password", "sas", "credential")
+_OF_ROWS = re.compile("invariant|violat|cannot cast|cast error|schema error|not supported by delta", re.IGNORECASE)
 
 
 class Delta(SinkConnector):
@@ -52,8 +60,8 @@ class Delta(SinkConnector):
     path
         A directory that the nodes share, or a URL such as ``s3://bucket/table``.
     storage_options
-        Options for an object store, as the package deltalake takes them. Credentials are better left to the
-        environment of the nodes.
+        Options for an object store, as the package deltalake takes them. Credentials are a `Secret`, or are left to
+        the environment of the nodes.
     partition_by
         Columns by which the files are laid out, if the table is created here.
     checkpoint_every
@@ -63,12 +71,12 @@ class Delta(SinkConnector):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, str | Secret] | None = None,
         partition_by: str | Sequence[str] = (),
         checkpoint_every: int = 50,
     ) -> None:
         self.path = os.fspath(path)
-        self.storage_options = dict(storage_options or {})
+        self.storage_options = declared(storage_options)
         self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
         self.checkpoint_every = checkpoint_every
 
@@ -78,13 +86,12 @@ class Delta(SinkConnector):
     @property
     def directory(self) -> Path | None:
         """Where the table is, unless it is in an object store."""
-        if self.path.startswith("file://"):
-            return Path(url2pathname(urlsplit(self.path).path))
-        return None if "://" in self.path else Path(self.path)
+        return local_path(self.path) if scheme_of(self.path) in (None, "file") else None
 
     @property
     def options(self) -> dict[str, str]:
-        return {**REMOTE, **self.storage_options} if self.directory is None else self.storage_options
+        """What the library is given, with secrets resolved on this node."""
+        return revealed({**REMOTE, **self.storage_options} if self.directory is None else self.storage_options)
 
     @property
     def app_id(self) -> str:
@@ -97,26 +104,52 @@ class Delta(SinkConnector):
             found.append("Delta needs the package deltalake; install it with pip install 'unbroken[delta]'.")
         if not self.path:
             found.append("Delta has no path; name a directory that the nodes share, or a URL.")
-        elif self.directory is not None and self.directory.is_file():
+        else:
+            found += self._scheme_problems()
+        if self.directory is not None and self.directory.is_file():
             found.append(f"{self.path} is not a directory; name a directory for the table.")
         for name, value in (*self.storage_options.items(), *os.environ.items()):
-            if name.lower() in UNSAFE and value.lower() not in ("false", "0", "off", "no"):
+            if name.lower() in UNSAFE and str(value).lower() not in ("false", "0", "off", "no"):
                 found.append(f"{name}={value} lets one replica's commit replace another's; leave it out.")
-        if self.checkpoint_every < 1:
-            found.append(f"checkpoint_every is {self.checkpoint_every}; write at least 1.")
+        found += literal_problems("storage_options", self.storage_options)
+        return found + number_problems(self, ("checkpoint_every",))
+
+    def _scheme_problems(self) -> list[str]:
+        """What is wrong with a URL and with the options for its object store."""
+        scheme = scheme_of(self.path)
+        if scheme == "file" and self.directory is not None and scheme_of(self.directory) is not None:
+            return [f"{self.path} names a machine; write file:/// and the path of a directory that the nodes share."]
+        if scheme not in (None, "file", *SCHEMES):
+            known = ", ".join(f"{name}://" for name in SCHEMES)
+            what = f"The path of Delta begins with {scheme}:, which the sink cannot commit to"
+            return [f"{what}; use a directory that the nodes share, or a URL with {known}."]
+        found = []
+        for name, value in self.storage_options.items():
+            if not isinstance(value, str | Secret):
+                found.append(f"The storage option {name!r} is a {type(value).__name__}; write it as a string.")
+            if "." in name and scheme not in HADOOP:
+                what = f"The storage option {name!r} is one of Spark's, which deltalake does not know"
+                found.append(f"{what}; use its own names, such as aws_access_key_id or azure_storage_account_name.")
         return found
 
-    def occupied(self) -> str | None:
+    def runs(self) -> frozenset[str]:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
         try:
-            table = DeltaTable(self.path, storage_options=self.options)
+            return frozenset(self.runs_in(DeltaTable(self.path, storage_options=self.options)))
         except TableNotFoundError:
-            return None
+            return frozenset()
         except Exception as error:
             raise self.failure(error) from None
-        if table.transaction_version(self.app_id) is None:
+
+    def runs_in(self, table: DeltaTable) -> tuple[str, ...]:
+        """The runs of this sink that a table knows, in their order: entry ``app_id`` of its log counts them."""
+        count = table.transaction_version(self.app_id) or 0
+        return tuple(str(table.transaction_version(f"{self.app_id}/{number}")) for number in range(1, count + 1))
+
+    def occupied(self) -> str | None:
+        if not self.runs():
             return None
         return f"the Delta table {self.path} holds results of an earlier run of {self.identity}"
 
@@ -128,10 +161,23 @@ class Delta(SinkConnector):
         # The library colours the chain of causes, and adds a trace of its own calls.
         lines = [line for line in _COLOURS.sub("", str(error)).splitlines() if not _TRACE.match(line)]
         reason = " ".join(" ".join(lines).replace("↳", "-").split())[:LONGEST_REASON] or type(error).__name__
-        for name, value in self.storage_options.items():
-            if value and any(word in name.lower() for word in _SECRET):
-                reason = reason.replace(value, "***")
-        return UnbrokenError(f"The Delta table {self.path}: {reason}")
+        return UnbrokenError(f"The Delta table {self.path}: {masked(reason)}")
+
+
+def of_rows(error: Exception) -> bool:
+    """Whether a failure lies in the rows. The library has few classes: much that may pass comes in the same one."""
+    from deltalake.exceptions import DeltaError, SchemaMismatchError
+
+    if isinstance(error, SchemaMismatchError):
+        return True
+    if isinstance(error, DeltaError) or type(error) is Exception:
+        return _OF_ROWS.search(str(error)) is not None
+    return not is_passing(error)
+
+
+def run_number(run: str) -> int:
+    """A run in the log of a table, which holds nothing but numbers of 64 bits there."""
+    return int.from_bytes(hashlib.sha256(run.encode()).digest()[:8], "big") >> 2
 
 
 class DeltaWriter(SinkWriter):
@@ -170,7 +216,8 @@ class DeltaWriter(SinkWriter):
             raise
         except Exception as error:
             self.close()
-            raise self._sink.failure(error) from None
+            found = self._sink.failure(error)
+            raise (Unfit(str(found)) if of_rows(error) else found) from None
         self.close()
         assert lost is not None
         raise self._sink.failure(lost)
@@ -222,10 +269,21 @@ class DeltaWriter(SinkWriter):
             raise UnbrokenError(f"{where} forgets after a while which units it has; unset its property {EXPIRY}.")
 
     def _is_delivered(self, table: DeltaTable, header: UnitHeader) -> bool:
-        stream = self._stream(header)
-        number, cut_ms = table.transaction_version(stream), table.transaction_version(f"{stream}/cut")
-        mark = None if number is None or cut_ms is None else Mark(number, cut_ms)
-        return is_delivered(header, mark, f"The Delta table {self._sink.path}", "let the sink write to another one.")
+        stream, told = (
+            self._stream(header),
+            (f"The Delta table {self._sink.path}", "let the sink write to another one."),
+        )
+        last = self._sink.runs_in(table)[-1:]
+        if last:
+            # Also if that run has written to other streams only: what it has superseded writes to none.
+            own_mark(Mark(0, last[0]), self._run, *told)
+        number, run = table.transaction_version(stream), table.transaction_version(f"{stream}/run")
+        mark = None if number is None or run is None else Mark(number, str(run))
+        return is_delivered(header, mark, self._run, *told)
+
+    @property
+    def _run(self) -> Run:
+        return Run(str(run_number(self._sink.run.id)), self._sink.run.supersedes)
 
     def _commit(self, table: DeltaTable, header: UnitHeader, rows: pa.Table) -> BaseException | None:
         """Append the unit; why it could not be, if other commits are in the way.
@@ -235,11 +293,13 @@ class DeltaWriter(SinkWriter):
         from deltalake import CommitProperties, Transaction, write_deltalake
         from deltalake.exceptions import CommitFailedError
 
-        stream = self._stream(header)
-        named = [Transaction(stream, header.number), Transaction(f"{stream}/cut", header.cut_ms)]
-        if table.transaction_version(self._sink.app_id) is None:
-            named.append(Transaction(self._sink.app_id, 1))
-        unit = {"stream": stream_name(header.stream), "number": header.number, "cut_ms": header.cut_ms}
+        stream, app_id, run = self._stream(header), self._sink.app_id, int(self._run.id)
+        named = [Transaction(stream, header.number), Transaction(f"{stream}/run", run)]
+        known = self._sink.runs_in(table)
+        if known[-1:] != (str(run),):
+            named += [Transaction(app_id, len(known) + 1), Transaction(f"{app_id}/{len(known) + 1}", run)]
+        unit: dict[str, object] = {"stream": stream_name(header.stream), "run": self._sink.run.id}
+        unit |= {"number": header.number, "cut_ms": header.cut_ms}
         properties = CommitProperties(custom_metadata={"unbroken": unit}, app_transactions=named)
         try:
             write_deltalake(table, rows, mode="append", commit_properties=properties)

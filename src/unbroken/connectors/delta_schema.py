@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from unbroken.errors import UnbrokenError
+from unbroken.errors import Unfit
 
 if TYPE_CHECKING:
     from deltalake import Schema
@@ -27,7 +27,7 @@ def delta_types(schema: pa.Schema) -> dict[str, str]:
 
     Raises
     ------
-    UnbrokenError
+    Unfit
         If Delta has no type for one of them.
     """
     from deltalake import Schema
@@ -39,26 +39,26 @@ def delta_types(schema: pa.Schema) -> dict[str, str]:
                 raise ValueError("a column without a type")
             found[field.name] = _text(Schema.from_arrow(pa.schema([field])).fields[0].type)
         except Exception:  # The library raises plain ones, with a long trace of its own.
-            raise UnbrokenError(
+            raise Unfit(
                 f"Column {field.name!r} is of type {field.type}, for which Delta has none; cast it in the segment."
             ) from None
     return found
 
 
 def check_partitions(schema: pa.Schema, partition_by: Sequence[str], where: str) -> None:
-    """Raise UnbrokenError if a table cannot be partitioned so; the library would make one that cannot be written to."""
+    """Raise Unfit if a table cannot be partitioned so; the library would make one that cannot be written to."""
     for name in partition_by:
         if name not in schema.names:
             known = ", ".join(schema.names)
-            raise UnbrokenError(f"{where}: there is no column {name!r} to partition by; the results have {known}.")
+            raise Unfit(f"{where}: there is no column {name!r} to partition by; the results have {known}.")
         if pt.is_nested(schema.field(name).type):
-            raise UnbrokenError(f"{where}: {name!r} is nested and cannot partition; name another column.")
+            raise Unfit(f"{where}: {name!r} is nested and cannot partition; name another column.")
     if partition_by and len(set(partition_by)) >= len(schema.names):
-        raise UnbrokenError(f"{where}: all columns partition, so none is left for the files; leave one out.")
+        raise Unfit(f"{where}: all columns partition, so none is left for the files; leave one out.")
 
 
 def check_fit(schema: pa.Schema, table: Schema, where: str) -> None:
-    """Raise UnbrokenError, naming the columns, if results with ``schema`` are not exactly what the table holds."""
+    """Raise Unfit, naming the columns, if results with ``schema`` are not exactly what the table holds."""
     results = delta_types(schema)
     columns = {field.name: _text(field.type) for field in table.fields}
     wrong = [
@@ -77,7 +77,7 @@ def check_fit(schema: pa.Schema, table: Schema, where: str) -> None:
         if name in columns and columns[name] != kind
     ]
     if wrong:
-        raise UnbrokenError(f"The results do not fit {where}: {'; and '.join(wrong)}.")
+        raise Unfit(f"The results do not fit {where}: {'; and '.join(wrong)}.")
 
 
 def _text(kind: Any) -> str:

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from unbroken.connectors.base import Cut, Position, Rows, SourceConnector, SourceReader
 from unbroken.connectors.fit import fit
-from unbroken.errors import UnbrokenError
+from unbroken.errors import Unfit
+from unbroken.numbers import is_number, number_problems, shown
 from unbroken.spark.types import arrow_schema, parse_schema
 
 if TYPE_CHECKING:
@@ -89,14 +90,11 @@ class Generator(SourceConnector):
             found.append("The function and the schema of a generator belong together; give both, or neither.")
         if not callable(self.function):
             found.append(f"The generator got {self.function!r}; give it a function of (start, stop, seed).")
-        if self.rate is not None and not 0 < self.rate < float("inf"):
-            found.append(f"The rate is {self.rate}; give rows per second above 0, or None for no limit.")
-        if self.limit is not None and self.limit < 0:
-            found.append(f"The limit is {self.limit}; give a number of rows, or None for no end.")
-        for name in ("batch_rows", "max_rows_per_pulse"):
-            if getattr(self, name) < 1:
-                found.append(f"{name} is {getattr(self, name)}; give at least 1.")
-        return found
+        if self.rate is not None and not (is_number(self.rate) and self.rate > 0):
+            found.append(f"The rate is {shown(self.rate)}; give rows per second above 0, or None for no limit.")
+        if self.limit is not None and not (is_number(self.limit) and self.limit >= 0):
+            found.append(f"The limit is {shown(self.limit)}; give a number of rows, or None for no end.")
+        return found + number_problems(self, ("batch_rows", "max_rows_per_pulse"))
 
     def open(self) -> GeneratorReader:
         return GeneratorReader(self)
@@ -129,14 +127,12 @@ class GeneratorReader(SourceReader):
         name = getattr(self._source.function, "__name__", "the generator function")
         table = self._source.function(first, stop, self._source.seed)
         if not isinstance(table, pa.Table):
-            raise UnbrokenError(f"{name} returned {type(table).__name__}; it must return a pyarrow.Table.")
+            raise Unfit(f"{name} returned {type(table).__name__}; it must return a pyarrow.Table.")
         if table.num_rows != stop - first:
-            raise UnbrokenError(
-                f"{name} made {table.num_rows} rows for {first} to {stop}; it must make {stop - first}."
-            )
+            raise Unfit(f"{name} made {table.num_rows} rows for {first} to {stop}; it must make {stop - first}.")
         try:
             return Rows(fit(table, self._arrow, exact_names=True))
         except ValueError as error:
-            raise UnbrokenError(
+            raise Unfit(
                 f"What {name} made does not fit the schema of the generator: {error}. Change one of them."
             ) from None

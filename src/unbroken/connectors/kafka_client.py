@@ -14,9 +14,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from unbroken.errors import UnbrokenError
+from unbroken.errors import UnbrokenError, Unfit
+from unbroken.secret import HIDDEN, Secret, is_secret, literal_problems, revealed
 
-Option = str | int | float | bool
+Option = str | int | float | bool | Secret
 Options = Mapping[str, Option]
 
 INSTALL = "pip install 'unbroken[kafka]'"
@@ -24,12 +25,29 @@ INSTALL = "pip install 'unbroken[kafka]'"
 QUIET_S = 60.0
 """What the library says again is passed on once in this time: while a server is away it says the same every moment."""
 
+_NO_SETTING = "unbroken.no.such.setting"
+_SPARK_OPTIONS = {
+    "endingOffsets": "leave it out, because a flow does not end",
+    "failOnDataLoss": "leave it out, because records that are lost are always reported",
+    "includeHeaders": "write metadata=['headers']",
+    "maxOffsetsPerTrigger": "write max_records_per_pulse=",
+    "startingOffsets": "write start=",
+    "subscribe": "write topics=",
+    "subscribePattern": "write pattern=",
+    "topic": "write topic=",
+}
+"""Options of Spark's Kafka source and sink, and what a flow says instead."""
+
 _SERVER = re.compile(r"(?:[A-Za-z0-9_]+://)?(?:[^\s,:/\[\]]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class KafkaError(UnbrokenError):
     """Something about Kafka that a user has to know, with what to do about it."""
+
+
+class UnfitRows(KafkaError, Unfit):
+    """Rows that cannot be written to Kafka, however often that is tried."""
 
 
 def client() -> Any:
@@ -80,15 +98,20 @@ def server_list(servers: str | Sequence[str]) -> str:
 
 
 def settings(servers: str | Sequence[str], options: Options, fixed: Options) -> dict[str, Any]:
-    """The configuration of a librdkafka client: the user's ``options``, and over them what the connector relies on."""
-    return {
-        "client.id": "unbroken",
-        # Down for a while is ordinary here: back at most a second after the server is.
-        "reconnect.backoff.max.ms": 1000,
-        **options,
-        **fixed,
-        "bootstrap.servers": server_list(servers),
-    }
+    """The configuration of a librdkafka client: the user's ``options``, and over them what the connector relies on.
+
+    The one place where secrets among the options are resolved.
+    """
+    return revealed(
+        {
+            "client.id": "unbroken",
+            # Down for a while is ordinary here: back at most a second after the server is.
+            "reconnect.backoff.max.ms": 1000,
+            **options,
+            **fixed,
+            "bootstrap.servers": server_list(servers),
+        }
+    )
 
 
 def client_problems(servers: str | Sequence[str], options: Options, reserved: Mapping[str, str]) -> list[str]:
@@ -111,8 +134,35 @@ def client_problems(servers: str | Sequence[str], options: Options, reserved: Ma
             found.append(f"options has {name!r}; {reserved[name]}.")
         elif not isinstance(options[name], Option):
             kind = type(options[name]).__name__
-            found.append(f"The option {name!r} is a {kind}; give a string, a number or a truth value.")
-    return found
+            found.append(f"The option {name!r} is a {kind}; give a string, a number, a truth value or a Secret.")
+        else:
+            found += _unknown(name, options[name])
+    return [*found, *literal_problems("options", options)]
+
+
+def _unknown(name: str, value: Option) -> list[str]:
+    """Why the library does not take a setting, asked without making a client: that would open files and connections."""
+    if find_spec("confluent_kafka") is None or name == "plugin.library.paths":
+        return []
+    kafka = client()
+    try:
+        # Settings are looked at one after the other, and the second one does not exist. Of a secret only the name is.
+        kafka.Producer({name: "unknown" if isinstance(value, Secret) else value, _NO_SETTING: ""})
+    except kafka.KafkaException as error:
+        told = reason(error)
+    else:
+        return []
+    if _NO_SETTING in told or (isinstance(value, Secret) and told.startswith("Invalid")):
+        return []
+    plain = name.removeprefix("kafka.")
+    if plain != name:
+        return [f"options has {name!r}, as Spark writes it; leave out the prefix and write {plain!r}."]
+    if name in _SPARK_OPTIONS:
+        return [f"options has {name!r}, which is Spark's; {_SPARK_OPTIONS[name]}."]
+    if told.startswith("No such"):
+        return [f"options has {name!r}, which librdkafka does not know; correct the name or leave it out."]
+    shown = told.replace(str(value), HIDDEN) if is_secret(name) else told
+    return [f"The option {name!r} is not taken by librdkafka ({shown.rstrip('.')}); correct it or leave it out."]
 
 
 def _is_server(text: str) -> bool:

@@ -41,7 +41,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from unbroken.connectors.kafka_calls import Deadline, Place
-from unbroken.connectors.kafka_client import KafkaError, client, reason
+from unbroken.connectors.kafka_client import KafkaError, UnfitRows, client, reason
 from unbroken.connectors.kafka_ledger import LOOK_S, Ledger
 from unbroken.connectors.kafka_messages import Headers, Message
 from unbroken.connectors.sink_ledger import Mark
@@ -179,7 +179,7 @@ class Repeats(Lane):
             failed.clear()
             self._producer = self._open({"delivery.report.only.error": True, "on_delivery": self._on_failure})
         try:
-            with self._place.explained(f"Unit {header.number} is not known to be written"), _sizes(rows):
+            with self._place.explained(f"Unit {header.number} is not known to be written"), _faults(rows):
                 self._write(rows(False), deadline)
                 self._flush(deadline)
                 if failed:
@@ -278,14 +278,14 @@ class Transactions(Lane):
                 log.warning("the brokers have lost the end of unit %d of %s", lost.number, self._transactional_id)
                 # One before this unit was reported as delivered, and becomes visible together with it. Where there are
                 # tentative ones, numbers do not tell; but what is reported was seen in the ledger, and this was not.
-                if self._ledger.tentative or lost.number >= header.number:
+                if self._ledger.tentative or lost.run != self._ledger.run.id or lost.number >= header.number:
                     self._cover(header, rows, deadline)
 
     def _transact(self, header: UnitHeader, rows: Rows, deadline: Deadline) -> bool:
         """Write the unit, unless those before turn out to have written it."""
         began = time.monotonic()
         try:
-            with self._place.explained(f"{_named(header)} is not known to be written"), _refusals(), _sizes(rows):
+            with self._place.explained(f"{_named(header)} is not known to be written"), _refusals(), _faults(rows):
                 self._producer.begin_transaction()
                 self._at("begun")
                 mark, report = self._record(header)
@@ -375,17 +375,34 @@ def _refusals() -> Iterator[None]:
         raise Refused(str(error.__cause__ or error)) from None
 
 
+UNFIT = {
+    "INVALID_RECORD": "a compacted topic takes no row without a key",
+    "INVALID_TIMESTAMP": "the topic bounds the times of messages",
+    "TOPIC_EXCEPTION": "it names a topic that cannot be",
+}
+"""What brokers say of messages that they will never take, and what is usual."""
+
+
+class TooLarge(UnfitRows):
+    """A row that the topic has no room for."""
+
+
 @contextmanager
-def _sizes(rows: Rows) -> Iterator[None]:
-    """Tell which row is too large."""
+def _faults(rows: Rows) -> Iterator[None]:
+    """Tell which row is too large, and what else the brokers refuse because of the rows."""
     try:
         yield
     except client().KafkaException as error:
-        if error.args[0].name() != "MSG_SIZE_TOO_LARGE":
+        name = error.args[0].name()
+        if name in UNFIT:
+            raise UnfitRows(
+                f"Kafka refuses a row: {reason(error)}; correct it in the segment ({UNFIT[name]})."
+            ) from None
+        if name != "MSG_SIZE_TOO_LARGE":
             raise
         # The brokers refuse whole batches and do not say which message is to blame.
         size, topic = max((len(row.value or b"") + len(row.key or b""), row.topic) for row in rows(False))
-        raise KafkaError(
+        raise TooLarge(
             f"A row makes a message of {size} bytes, which is too large for the topic {topic}; set max.message.bytes "
             "of the topic and options={'message.max.bytes': ...} of the sink above that, and options={'batch.size': "
             "...} not above the topic's."

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from unbroken.connectors.kafka_client import KafkaError, Options, client, library_log, reason, server_list, settings
 from unbroken.connectors.kafka_positions import Offsets, Partition, name_of
+from unbroken.connectors.texttime import YEAR_1_MS, YEAR_9999_MS
 from unbroken.errors import require
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,9 @@ Ints = npt.NDArray[np.int64]
 
 
 def _times(messages: Sequence[Any]) -> pa.Array:
-    return pa.array([None if m.timestamp()[0] == 0 else m.timestamp()[1] * 1000 for m in messages], TIMES)
+    """When records were written; null if not known, or outside of the years 1 to 9999, which a producer may claim."""
+    stamps = (message.timestamp() for message in messages)
+    return pa.array([1000 * ms if kind and YEAR_1_MS <= ms <= YEAR_9999_MS else None for kind, ms in stamps], TIMES)
 
 
 def _headers(messages: Sequence[Any]) -> pa.Array:

@@ -19,8 +19,9 @@ from typing import Any
 
 from unbroken.connectors.kafka_calls import Deadline, Place
 from unbroken.connectors.kafka_client import KafkaError, admin_client, client, reason
-from unbroken.connectors.sink_ledger import Mark, is_delivered
+from unbroken.connectors.sink_ledger import Mark, own_mark
 from unbroken.coverage import Coverage
+from unbroken.protocol.run import NO_RUN, Run
 from unbroken.protocol.units import UnitHeader
 
 log = logging.getLogger(__name__)
@@ -53,10 +54,13 @@ class Ledger:
     unit repeats what that of the last stable one says, since only the last record of a stream is sure to be kept.
     """
 
-    def __init__(self, place: Place, topic: str, partition: int, key: str, tentative: bool = False) -> None:
+    def __init__(
+        self, place: Place, topic: str, partition: int, key: str, run: Run = NO_RUN, tentative: bool = False
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.key = key.encode()
+        self.run = run
         self.tentative = tentative
         self.mark: Mark | None = None
         self._place = place
@@ -66,7 +70,7 @@ class Ledger:
 
     def value(self, mark: Mark) -> bytes:
         """The value of the record that says that a unit was delivered."""
-        record: dict[str, Any] = {"unit": mark.number, "cut_ms": mark.cut_ms}
+        record: dict[str, Any] = {"unit": mark.number, "run": mark.run}
         if self.tentative:
             record |= {"pulse": mark.pulse, "tentative": mark.covered.ranges}
         return json.dumps(record).encode()
@@ -74,22 +78,26 @@ class Ledger:
     def after(self, header: UnitHeader) -> Mark:
         """What the record of a unit says that is not known to be delivered."""
         if self.tentative:
-            return (self.mark or Mark(0, 0)).after(header)
-        return Mark(header.number, header.cut_ms)
+            return (self._mine or Mark(0, self.run.id)).after(header)
+        return Mark(header.number, self.run.id)
+
+    @property
+    def _mine(self) -> Mark | None:
+        """What this run has delivered; raises UnbrokenError if the ledger is that of another, not superseded one."""
+        remedy = "give the sink another topic with ledger=, or delete this one if its results are not needed"
+        return own_mark(self.mark, self.run, f"The ledger {self.topic}", remedy)
 
     def corrected_by(self, header: UnitHeader) -> bool:
         """Whether a unit is a stable one of pulses for which tentative ones are known to be there."""
-        return self.mark is not None and self.mark.corrected_by(header)
+        return self._mine is not None and self._mine.corrected_by(header)
 
     def has(self, header: UnitHeader) -> bool:
         """Whether the unit is known to be delivered; raises UnbrokenError if the ledger is that of another run.
 
         Of a tentative one, whether anything that reaches its pulse is.
         """
-        if not header.stable:
-            return self.mark is not None and self.mark.reach >= header.pulse
-        remedy = "give the sink another topic with ledger=, or delete this one if its results are not needed"
-        return is_delivered(header, self.mark, f"The ledger {self.topic}", remedy)
+        mine = self._mine
+        return mine is not None and (mine.number >= header.number if header.stable else mine.reach >= header.pulse)
 
     def refresh(self, deadline: Deadline) -> None:
         """Read what was committed since the last time, up to the first open transaction."""
@@ -167,9 +175,16 @@ class Ledger:
         for key, mark in _read(self._place, self._consumer, (self.topic, self.partition), (start, end), deadline):
             if key == self.key:
                 found = True
-                if mark is None or self.mark is None or _is_later(mark, self.mark):
+                if mark is None or self.mark is None or self._is_later(mark, self.mark):
                     self.mark = mark
         return found
+
+    def _is_later(self, mark: Mark, known: Mark) -> bool:
+        """Whether a record that was read was written after another that is known: within a run neither of these two
+        ever goes back, and a superseded run writes nothing after this one has begun."""
+        if mark.run == known.run:
+            return (mark.number, mark.reach) > (known.number, known.reach)
+        return known.run != self.run.id or mark.run not in self.run.supersedes
 
     def _end(self, deadline: Deadline) -> int:
         """How far readers of committed records get."""
@@ -324,18 +339,13 @@ def _read(
         consumer.unassign()
 
 
-def _is_later(mark: Mark, known: Mark) -> bool:
-    """Whether a record of a stream was written after another: neither of these two ever goes back."""
-    return (mark.number, mark.reach) > (known.number, known.reach)
-
-
 def _mark(value: bytes | None, topic: str) -> Mark | None:
     if value is None:
         return None
     try:
         record = json.loads(value)
         covered = Coverage(tuple((int(since), int(pulse)) for since, pulse in record.get("tentative", ())))
-        return Mark(int(record["unit"]), int(record["cut_ms"]), int(record.get("pulse", 0)), covered)
+        return Mark(int(record["unit"]), str(record["run"]), int(record.get("pulse", 0)), covered)
     except (ValueError, KeyError, TypeError):
         raise KafkaError(
             f"The topic {topic} has a record that is none of a ledger ({value[:60]!r}); name another with ledger=."

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from unbroken.connectors.jsonout import SLICE_ROWS, json_lines, json_values
-from unbroken.connectors.kafka_client import KafkaError
+from unbroken.connectors.kafka_client import UnfitRows, is_topic
 
 Headers = list[tuple[str, str | bytes | None]]
 
@@ -44,24 +44,24 @@ class RowFormat:
     headers: str | None = None
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise KafkaError if rows with these columns cannot be written."""
+        """Raise UnfitRows if rows with these columns cannot be written."""
         wanted = [*self.key, *(name for name in (self.topic_column, self.headers) if name is not None)]
         if self.kind == "raw":
             wanted.append(RAW_VALUE)
         missing = [name for name in wanted if name not in names]
         if missing:
-            raise KafkaError(
+            raise UnfitRows(
                 f"The results have no column {', '.join(map(repr, missing))}, which the Kafka sink is told to use; "
                 f"they have {', '.join(names)}. Correct the sink, or let the segment produce the column."
             )
         if self.kind == "json" and not set(names) - {self.topic_column, self.headers}:
-            raise KafkaError(
+            raise UnfitRows(
                 "The results have no column beside topic and headers, so there is nothing to write; add a column in "
                 "the segment."
             )
         others = [name for name in names if name not in {*wanted, RAW_KEY}]
         if self.kind == "raw" and others:
-            raise KafkaError(
+            raise UnfitRows(
                 f"With format='raw' the column {', '.join(map(repr, others))} would be lost: only {RAW_KEY} and "
                 f"{RAW_VALUE} are written. Leave it out in the segment, or use format='json'."
             )
@@ -107,9 +107,15 @@ class RowFormat:
             return [otherwise] * part.num_rows
         topics = [otherwise if name is None else name for name in part.column(self.topic_column).to_pylist()]
         if not all(isinstance(name, str) and name for name in topics):
-            raise KafkaError(
+            raise UnfitRows(
                 f"A row names no topic in the column {self.topic_column!r}; fill the column with strings, or give "
                 "topic= for such rows."
+            )
+        wrong = next((name for name in set(topics) if not is_topic(name)), None)
+        if wrong is not None:
+            raise UnfitRows(
+                f"A row names the topic {wrong[:60]!r} in the column {self.topic_column!r}, which Kafka does not take "
+                "as a name; use letters, digits, '.', '_' and '-', at most 249."
             )
         return topics
 
@@ -127,7 +133,7 @@ def _pairs(value: Any, name: str) -> Headers:
             return pairs
     except (TypeError, KeyError, ValueError):
         pass
-    raise KafkaError(
+    raise UnfitRows(
         f"The column {name!r} does not hold headers; make it a map of strings to strings or binary, or an array of "
         "structs of key (string) and value (binary)."
     )
@@ -142,7 +148,7 @@ def _bytes(part: pa.Table, name: str) -> list[bytes | None]:
     if _is_text(column.type):
         return list(column.cast(pa.large_binary()).to_pylist())
     if not _is_binary(column.type):
-        raise KafkaError(
+        raise UnfitRows(
             f"The column {name!r} is {column.type}, but the Kafka sink writes it as it is; cast it to string or binary "
             "in the segment, or use format='json'."
         )

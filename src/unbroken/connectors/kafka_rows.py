@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from unbroken.connectors.base import BadRow, Rows
+from unbroken.connectors.budget import BAD_ROWS, DECODED_FACTOR, RAW_CHARS
+from unbroken.connectors.elements import elements
 from unbroken.connectors.kafka_fetch import CODE, HEADERS, OFFSET, TIMES
 from unbroken.connectors.kafka_positions import Partition, name_of
-from unbroken.connectors.linescan import RAW_CHARS, Lines, bad_row, scan_indexed
+from unbroken.connectors.linescan import Lines, bad_row, scan_indexed, why
 from unbroken.connectors.rowparse import JsonFormat
 
 METADATA: Mapping[str, pa.DataType] = {
@@ -31,6 +33,9 @@ EMPTY_VALUE = "the value is empty"
 
 NO_LIMIT = 1 << 62
 """The size of a value is bounded by the broker (message.max.bytes)."""
+
+VALUE_BYTES = 64_000_000
+"""What the elements of arrays and maps of one value may take when decoded, or `DECODED_FACTOR` times its size."""
 
 TRIM_ROUNDS = 8
 """White space around a value that is taken off for all values at once; values with more are read singly."""
@@ -71,27 +76,60 @@ class JsonRows:
         values = _one_array(table.column("value"))
         there = np.flatnonzero(np.asarray(values.is_valid().to_numpy(zero_copy_only=False)))
         parsed, wrong_at = parse_values(values if not values.null_count else values.drop_null(), self._form)
-        wrong = {int(there[i]): reason for i, reason in wrong_at.items()}
+        wrong = np.zeros(len(values), np.bool_)
+        wrong[there[wrong_at]] = True
         good = np.zeros(len(values), np.bool_)
         good[there] = True
-        good[list(wrong)] = False
+        good &= ~wrong
         if values.null_count and not self._skip_null:
-            wrong |= dict.fromkeys(np.flatnonzero(~np.asarray(values.is_valid())).tolist(), NULL_VALUE)
+            wrong |= np.asarray(values.is_null().to_numpy(zero_copy_only=False), np.bool_)
         kept = table if good.all() else table.filter(pa.array(good))
         columns = [*parsed.columns, *(metadata_column(kept, partitions, name) for name in self._metadata)]
-        bad = tuple(_bad(table, values, partitions, i, wrong[i]) for i in sorted(wrong))
-        return Rows(pa.Table.from_arrays(columns, schema=schema), bad)
+        places = np.flatnonzero(wrong)
+        bad = tuple(self._bad(table, values, partitions, i) for i in places[:BAD_ROWS].tolist())
+        return Rows(pa.Table.from_arrays(columns, schema=schema), bad, len(places))
+
+    def _bad(self, table: pa.Table, values: pa.Array, partitions: Sequence[Partition], i: int) -> BadRow:
+        partition = partitions[table.column(CODE)[i].as_py()]
+        value = values[i].as_py()
+        origin = f"{name_of(partition)}@{table.column(OFFSET)[i].as_py()}"
+        if value is None:
+            return bad_row(b"", NULL_VALUE, origin)
+        return bad_row(value[: 4 * RAW_CHARS], why_wrong(values.slice(i, 1), self._form), origin)
 
 
-def parse_values(values: pa.Array, form: JsonFormat) -> tuple[pa.Table, dict[int, str]]:
-    """One row for each value (none is null), in order, except for those that are wrong: why, by their index."""
+def parse_values(values: pa.Array, form: JsonFormat) -> tuple[pa.Table, Offsets64]:
+    """One row for each value (none is null), in order, except for those that are wrong; their indices."""
     lines = lines_of(values)
+    over = _over_budget(values, lines, form)
+    if over.any():
+        within = np.flatnonzero(~over)
+        table, wrong = parse_values(values.take(pa.array(within)), form)
+        return table, np.sort(np.concatenate([within[wrong], np.flatnonzero(over)]))
     table, wrong = scan_indexed(lines, form, NO_LIMIT)
     if table.num_rows + len(wrong) != len(lines):
         # What is blank between two lines is nothing; as the value of a record it is no row.
-        blank = [i for i in range(len(lines)) if i not in wrong and not lines.line(i).strip()]
-        wrong |= dict.fromkeys(blank, EMPTY_VALUE)
+        known = set(wrong.tolist())
+        blank = [i for i in range(len(lines)) if i not in known and not lines.line(i).strip()]
+        wrong = np.sort(np.concatenate([wrong, np.array(blank, np.int64)]))
     return table, wrong
+
+
+def why_wrong(value: pa.Array, form: JsonFormat) -> str:
+    """Why the one value of an array is wrong."""
+    lines = lines_of(value)
+    if _over_budget(value, lines, form).any():
+        return f"the value may take more than {VALUE_BYTES} bytes when decoded, by the elements of its arrays and maps"
+    return why(lines, 0, form, NO_LIMIT) if lines.line(0).strip() else EMPTY_VALUE
+
+
+def _over_budget(values: pa.Array, lines: Lines, form: JsonFormat) -> npt.NDArray[np.bool_]:
+    """Values whose elements take too much: more than `VALUE_BYTES`, and than what a value of its size usually takes."""
+    found = elements(form.schema)
+    if found.bytes_of(lines.data) <= VALUE_BYTES:  # all of them together, so none does
+        return np.zeros(len(values), np.bool_)
+    sizes = np.asarray(pc.binary_length(values)).astype(np.int64)
+    return found.bytes_of_each(values) > np.maximum(VALUE_BYTES, DECODED_FACTOR * sizes)
 
 
 def lines_of(values: pa.Array) -> Lines:
@@ -137,10 +175,3 @@ def _is_space(characters: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-
-
-def _bad(table: pa.Table, values: pa.Array, partitions: Sequence[Partition], i: int, reason: str) -> BadRow:
-    partition = partitions[table.column(CODE)[i].as_py()]
-    value = values[i].as_py() or b""
-    origin = f"{name_of(partition)}@{table.column(OFFSET)[i].as_py()}"
-    return bad_row(value[: 4 * RAW_CHARS], reason, origin)

@@ -14,9 +14,11 @@ from unbroken.connectors.kafka_client import KafkaError, Options, client_problem
 from unbroken.connectors.kafka_delivery import Lane, Repeats, Transactions
 from unbroken.connectors.kafka_ledger import Ledger, marks, prepare, replicas
 from unbroken.connectors.kafka_messages import Headers, Message, RowFormat
-from unbroken.connectors.sink_ledger import stream_name
+from unbroken.connectors.sink_ledger import Mark, stream_name
+from unbroken.numbers import is_number, shown
 from unbroken.protocol.ids import fork_of, segment_of
 from unbroken.protocol.units import UnitHeader
+from unbroken.secret import declared
 
 UNIT_HEADER = "unbroken-unit"
 """The header that names the unit of a message: ``<segment>.<shard>/<number>``.
@@ -89,7 +91,7 @@ class KafkaSink(SinkConnector):
         Take tentative results as well. Messages say in further headers how they stand: ``unbroken-status``,
         ``unbroken-pulse``, ``unbroken-since`` and ``unbroken-corrects``.
     options
-        Further settings of librdkafka, such as ``compression.type`` and those for security.
+        Further settings of librdkafka, such as ``compression.type`` and those for security. A password is a `Secret`.
     """
 
     def __init__(
@@ -116,11 +118,13 @@ class KafkaSink(SinkConnector):
         # What was asked for. ``tentative`` becomes false where the flow has nothing tentative for this sink; messages
         # then say that they are stable all the same.
         self.status_headers = tentative
-        self.options: Options = dict(options or {})
+        self.options: Options = declared(options)
         self.rows = RowFormat(topic, format, (key,) if isinstance(key, str) else tuple(key), topic_column, headers)
 
     def problems(self) -> list[str]:
-        found = client_problems(self.servers, self.options, RESERVED)
+        timed = is_number(self.options.get(TIMEOUT, 0))
+        options = {name: value for name, value in self.options.items() if timed or name != TIMEOUT}
+        found = client_problems(self.servers, options, RESERVED)
         rows = self.rows
         if self.topic is None and rows.topic_column is None:
             found.append("The Kafka sink has no topic; give topic=, or topic_column= for a topic of each row.")
@@ -130,8 +134,8 @@ class KafkaSink(SinkConnector):
             found.append(f"format is {rows.kind!r}; give 'json' or 'raw'.")
         if rows.kind == "raw" and len(rows.key) > 1:
             found.append("With format='raw' the key is one column; give one, or use format='json'.")
-        if not isinstance(self.options.get(TIMEOUT, 0), int | float):
-            found.append(f"The option {TIMEOUT} is {self.options[TIMEOUT]!r}; give a number of milliseconds.")
+        if not timed:
+            found.append(f"The option {TIMEOUT} is {shown(self.options[TIMEOUT])}; give a number of milliseconds.")
         if any(not isinstance(name, str) or not name for name in rows.key):
             found.append(f"key is {rows.key!r}; give the name of a column, or a list of names.")
         if self.tentative and not self.idempotent:
@@ -153,15 +157,21 @@ class KafkaSink(SinkConnector):
         return Place(server_list(self.servers), self.options)
 
     def occupied(self) -> str | None:
-        if not self.idempotent or self.ledger is None:
-            return None
-        found = sorted(marks(self.place, self.ledger, self.identity, Deadline(LOOK_UP_S)).items())
+        found = self._marks()
         if not found:
             return None
-        stream, mark = found[0]
+        stream, mark = min(found.items())
         return (
             f"the topic {self.ledger} has unit {mark.number} of {stream}, which an earlier run of this sink delivered"
         )
+
+    def runs(self) -> frozenset[str]:
+        return frozenset(mark.run for mark in self._marks().values())
+
+    def _marks(self) -> dict[str, Mark]:
+        if not self.idempotent or self.ledger is None:
+            return {}
+        return marks(self.place, self.ledger, self.identity, Deadline(LOOK_UP_S))
 
     def open(self, flow_dir: Path) -> KafkaSinkWriter:
         return KafkaSinkWriter(self)
@@ -230,7 +240,7 @@ class KafkaSinkWriter(SinkWriter):
 
     def _lane(self, stream: str, shard: int) -> Lane:
         sink, place = self._sink, self._sink.place
-        timeout_ms = float(sink.options.get(TIMEOUT, TRANSACTION_TIMEOUT_MS))
+        timeout_ms = float(str(sink.options.get(TIMEOUT, TRANSACTION_TIMEOUT_MS)))
         deadline = Deadline(timeout_ms / 1000)
         copies = self._copies(place, deadline)
         if not sink.idempotent:
@@ -238,7 +248,7 @@ class KafkaSinkWriter(SinkWriter):
         if sink.ledger is None:
             raise KafkaError("The Kafka sink has no ledger; give ledger=.")
         prepare(place, sink.ledger, shard, copies, deadline)
-        ledger = Ledger(place, sink.ledger, shard, f"{sink.identity}/{stream}", sink.tentative)
+        ledger = Ledger(place, sink.ledger, shard, f"{sink.identity}/{stream}", sink.run, sink.tentative)
         # With the ledger's name, so that two runs of a flow that write to different topics do not meet.
         identifier = f"unbroken/{sink.ledger}/{sink.identity}/{stream}"
         topics = frozenset({sink.topic} if sink.topic is not None and sink.tentative else ())

@@ -28,6 +28,8 @@ from unbroken.connectors.kafka_positions import (
 )
 from unbroken.connectors.kafka_rows import METADATA, JsonRows, raw_rows
 from unbroken.connectors.spark_checkpoint import SparkCheckpoint
+from unbroken.numbers import number_problems
+from unbroken.secret import declared
 from unbroken.spark.types import arrow_schema, parse_schema
 
 if TYPE_CHECKING:
@@ -96,7 +98,8 @@ class Kafka(SourceConnector):
     max_records_per_pulse, max_bytes_per_pulse
         More than this waits for the next pulse; partitions get equal shares. Bytes are estimated from earlier records.
     options
-        Settings of librdkafka, such as ``{"security.protocol": "SASL_SSL"}``.
+        Settings of librdkafka, such as ``{"security.protocol": "SASL_SSL"}``. A password is a `Secret`:
+        ``{"sasl.password": Secret.env("KAFKA_PASSWORD")}``.
 
     Examples
     --------
@@ -128,7 +131,7 @@ class Kafka(SourceConnector):
         self.tombstones = tombstones
         self.max_records_per_pulse = max_records_per_pulse
         self.max_bytes_per_pulse = max_bytes_per_pulse
-        self.options = dict(options or {})
+        self.options = declared(options)
         if metadata is None:
             metadata = RAW_METADATA if format == "raw" else ()
         self.metadata = dict(metadata) if isinstance(metadata, Mapping) else {name: name for name in metadata}
@@ -156,10 +159,7 @@ class Kafka(SourceConnector):
         for name, allowed in choices:
             if getattr(self, name) not in allowed:
                 found.append(f"{name} is {getattr(self, name)!r}; use one of {', '.join(allowed)}.")
-        for name in ("max_records_per_pulse", "max_bytes_per_pulse"):
-            if getattr(self, name) < 1:
-                found.append(f"{name} is {getattr(self, name)}; give at least 1.")
-        return found
+        return found + number_problems(self, ("max_records_per_pulse", "max_bytes_per_pulse"))
 
     def open(self) -> KafkaReader:
         return KafkaReader(self)
@@ -223,7 +223,7 @@ class Kafka(SourceConnector):
 
     def _start_problems(self) -> list[str]:
         if isinstance(self.start, SparkCheckpoint):
-            return []
+            return self.start.problems()
         help_ = "use 'earliest', 'latest', {topic: {partition: offset}} or SparkCheckpoint(path)"
         if isinstance(self.start, str):
             return [] if self.start in STARTS else [f"start is {self.start!r}; {help_}."]

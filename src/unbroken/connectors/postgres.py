@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +20,16 @@ from unbroken.connectors.postgres_table import (
     columns_of,
     create_ledger,
     create_table,
-    has_entries,
     mark_of,
     name_parts,
+    runs_of,
 )
-from unbroken.connectors.sink_ledger import is_delivered, stream_name
-from unbroken.errors import UnbrokenError
+from unbroken.connectors.sink_ledger import is_delivered, own_mark, stream_name
+from unbroken.errors import UnbrokenError, Unfit
+from unbroken.numbers import is_number, shown
+from unbroken.protocol.setting_aside import is_passing
 from unbroken.protocol.units import UnitHeader
+from unbroken.secret import Secret, reference
 
 if TYPE_CHECKING:
     import psycopg
@@ -46,8 +48,7 @@ class PostgreSQL(SinkConnector):
     Parameters
     ----------
     url
-        ``postgresql://user@host:5432/database`` or libpq's ``key=value`` pairs. A password is better left to libpq:
-        ``PGPASSWORD``, ``~/.pgpass`` or a service file on the nodes.
+        ``postgresql://user@host:5432/database`` or libpq's ``key=value`` pairs, without a password.
     table
         ``table`` or ``schema.table``, as it is written.
     mode
@@ -64,6 +65,8 @@ class PostgreSQL(SinkConnector):
         The table that says which units were delivered, of all sinks that write to this database.
     timeout
         Seconds that a unit may take; then the connection is given up and the unit is tried again.
+    password
+        A `Secret`. Without it libpq looks for one on the nodes: ``PGPASSWORD``, ``~/.pgpass`` or a service file.
     status
         Take tentative results as well: the name of a column that says of each row whether it is 'stable' or
         'tentative'. Three more columns, named ``<status>_pulse``, ``<status>_since`` and ``<status>_stream``, are the
@@ -82,8 +85,9 @@ class PostgreSQL(SinkConnector):
         ledger: str = "unbroken_ledger",
         timeout: float = 60.0,
         status: str | None = None,
+        password: Secret | Mapping[str, str] | None = None,
     ) -> None:
-        self.address = Address(url)
+        self.address = Address(url, reference(password))
         self.table = table
         self.mode = mode
         self.key = (key,) if isinstance(key, str) else tuple(key)
@@ -115,20 +119,22 @@ class PostgreSQL(SinkConnector):
             found.append("key and latest mean nothing with mode='append'; leave them out, or write mode='upsert'.")
         if self.status is not None and (not self.status.column or self.status.column in (*self.key, self.latest)):
             found.append(f"The status is {self.status.column!r}; name a column that the results do not have.")
-        if not 0 < self.timeout < math.inf:
-            found.append(f"The timeout is {self.timeout} s; give a number of seconds above 0.")
+        if not is_number(self.timeout) or self.timeout <= 0:
+            found.append(f"The timeout is {shown(self.timeout)} s; give a number of seconds above 0.")
         return found
 
-    def occupied(self) -> str | None:
+    def runs(self) -> frozenset[str]:
         connection = self.connect(min(self.timeout, LOOK_UP_S))
         try:
             with deadline(connection, min(self.timeout, LOOK_UP_S)):
-                occupied = has_entries(connection, self.ledger, self.identity)
+                return runs_of(connection, self.ledger, self.identity)
         except Exception as error:
             raise self.failure(error) from None
         finally:
             connection.close()
-        if not occupied:
+
+    def occupied(self) -> str | None:
+        if not self.runs():
             return None
         return f"{self.where} says that results of an earlier run are in {self.table}; {self.remedy}"
 
@@ -245,11 +251,12 @@ class PostgresWriter(SinkWriter):
 
     def _is_delivered(self, connection: psycopg.Connection, header: UnitHeader) -> bool:
         sink, stream = self._sink, stream_name(header.stream)
+        told = sink.run, sink.where, f"{sink.remedy}."
         if not header.stable:
-            reached = mark_of(connection, sink.ledger, sink.identity, reach_of(stream))
+            reached = own_mark(mark_of(connection, sink.ledger, sink.identity, reach_of(stream)), *told)
             return reached is not None and reached.number >= header.pulse
         mark = mark_of(connection, sink.ledger, sink.identity, stream)
-        return is_delivered(header, mark, sink.where, f"{sink.remedy}.")
+        return is_delivered(header, mark, *told)
 
     def _stage(self, connection: psycopg.Connection, prepared: Statements, table: pa.Table) -> None:
         """Begin a transaction and copy the rows into the temporary table, which is empty again after it."""
@@ -260,7 +267,7 @@ class PostgresWriter(SinkWriter):
 
     def _put(self, connection: psycopg.Connection, prepared: Statements, header: UnitHeader) -> bool:
         """Take the place in the ledger, write the rows and commit, in one message; False if the place was taken."""
-        answers = connection.execute(prepared.put(self._sink.identity, header))
+        answers = connection.execute(prepared.put(self._sink.identity, self._sink.run, header))
         while answers.description is None and answers.nextset():
             pass
         row = answers.fetchone()
@@ -275,8 +282,20 @@ class PostgresWriter(SinkWriter):
                 f"the text in {names} has characters that PostgreSQL cannot keep in a text (U+0000) or is not UTF-8; "
                 "remove them in the segment, or let the column of the table be a bytea (for jsonb: a json)"
             )
-            return UnbrokenError(f"{self._sink.table} of {self._sink.address!r}: {what}.")
-        return self._sink.failure(error)
+            return Unfit(f"{self._sink.table} of {self._sink.address!r}: {what}.")
+        found = self._sink.failure(error)
+        return Unfit(str(found)) if of_rows(error) else found
+
+
+def of_rows(error: Exception) -> bool:
+    """Whether a failure lies in the rows. What the server says of tables, rights and itself may change."""
+    from psycopg import Error, errors
+
+    if not isinstance(error, Error):
+        return not is_passing(error)
+    refused = errors.RaiseException | errors.AssertFailure | errors.TriggeredActionException  # by a trigger
+    limits = errors.CardinalityViolation | errors.WithCheckOptionViolation | errors.ProgramLimitExceeded
+    return isinstance(error, errors.DataError | errors.IntegrityError | refused | limits)
 
 
 def _reason(sink: PostgreSQL, error: Exception) -> str:

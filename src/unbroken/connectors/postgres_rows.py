@@ -16,11 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
-from unbroken.connectors.jsonout import json_values
-from unbroken.errors import UnbrokenError
+from unbroken.connectors.jsonout import in_years, json_values
+from unbroken.errors import Unfit
 
 BATCH_ROWS = 16_384
 """Rows that are held as CSV at a time, about 1 MB."""
+
+LAST_YEAR = 32_767
+"""The last year that Arrow can show; PostgreSQL has more. Times after it, and before the year 1, are null."""
 
 _PLAIN = {
     pa.bool_(): "boolean",
@@ -82,9 +85,7 @@ def sql_type(field: pa.Field) -> str:
     ):
         if matches(kind):
             return name
-    raise UnbrokenError(
-        f"Column {field.name!r} is of type {kind}, for which PostgreSQL has none; cast it in the segment."
-    )
+    raise Unfit(f"Column {field.name!r} is of type {kind}, for which PostgreSQL has none; cast it in the segment.")
 
 
 def takes(column_type: str, field: pa.Field) -> bool:
@@ -140,11 +141,12 @@ def _rendered(column: pa.Array, column_type: str) -> pa.Array:
         return column.cast(pa.float32())
     if pt.is_timestamp(kind):
         # In UTC, which is the session's zone, and without saying so: Arrow takes 30 times as long to show a zone.
-        return column.cast(pa.timestamp("us", kind.tz and "UTC"), safe=False).cast(pa.timestamp("us"))
+        shown = in_years(column, 1, LAST_YEAR)
+        return shown.cast(pa.timestamp("us", kind.tz and "UTC"), safe=False).cast(pa.timestamp("us"))
     if pt.is_time(kind):
         return column.cast(pa.time64("us"), safe=False)
     if pt.is_date(kind):
-        return column.cast(pa.date32())
+        return in_years(column, 1, LAST_YEAR).cast(pa.date32(), safe=False)
     if pt.is_duration(kind):
         micros = column.cast(pa.duration("us"), safe=False).cast(pa.int64()).cast(pa.string())
         return pc.binary_join_element_wise(micros, "microseconds", " ")

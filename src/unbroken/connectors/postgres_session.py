@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from unbroken.errors import UnbrokenError
+from unbroken.secret import HIDDEN, Secret, masked
 
 if TYPE_CHECKING:
     import psycopg
@@ -18,16 +19,15 @@ if TYPE_CHECKING:
 CONNECT_S = 10
 """Longest wait for a connection, unless the address has a connect_timeout of its own."""
 
-HIDDEN = "***"
-
 _SECRETS = ("password", "sslpassword")
 
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """Where a database is, in libpq's words: a URL or ``key=value`` pairs."""
+    """Where a database is, in libpq's words: a URL or ``key=value`` pairs; and the reference to its password."""
 
     url: str
+    password: Secret | None = None
 
     def problem(self) -> str | None:
         """Why it cannot be used, without showing it: what is wrong may be the password's place."""
@@ -38,7 +38,12 @@ class Address:
         if self._parts() is None:
             return (
                 "The address of PostgreSQL cannot be read; write postgresql://user@host:5432/database, "
-                "in a password %40 for @, %2F for / and %3A for :"
+                "leave the password out of it"
+            )
+        if any((self._parts() or {}).get(name) for name in _SECRETS):
+            return (
+                "The address of PostgreSQL holds a password, which would be stored with the flow's file; leave it out "
+                "and write password=Secret.env('PGPASSWORD') or Secret.file('/path')"
             )
         return None
 
@@ -53,7 +58,7 @@ class Address:
         for secret in (str(parts[name]) for name in _SECRETS if parts.get(name)):
             for form in {secret, quote(secret, safe="")}:
                 text = text.replace(form, HIDDEN)
-        return text
+        return masked(text)
 
     def __repr__(self) -> str:
         """For people: which database it is, and nothing that is secret."""
@@ -96,9 +101,11 @@ def connect(address: Address, name: str, timeout_s: float) -> psycopg.Connection
     """
     import psycopg
 
+    password: dict[str, Any] = {} if address.password is None else {"password": address.password.reveal()}
     try:
         connection = psycopg.connect(
             address.url,
+            **password,
             autocommit=True,
             connect_timeout=address.timeout_s,
             client_encoding="utf8",

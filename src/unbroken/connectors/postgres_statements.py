@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from unbroken.connectors.postgres_table import Column, Status, Upsert, identifier, name_list, raw
 from unbroken.connectors.sink_ledger import stream_name
+from unbroken.protocol.run import Run
 from unbroken.protocol.units import UnitHeader
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 STAGE = "unbroken_stage"
 """The temporary table that takes the rows of a unit; every connection has its own."""
+
+LAST_PULSE = 2**63 - 1
+"""The greatest number that a column of pulses holds."""
 
 STABLE, TENTATIVE = "stable", "tentative"
 """What the column of a `Status` says."""
@@ -45,64 +49,80 @@ class Statements:
     upsert: Upsert | None
     status: Status | None
 
-    def put(self, sink: str, header: UnitHeader) -> Composed:
+    def put(self, sink: str, run: Run, header: UnitHeader) -> Composed:
         """Take the unit's place in the ledger, write the rows if it was free, and commit: one message.
 
-        The last of its answers that has a row is 1 then, and 0 if the place was taken. Transactions that have written
-        the same place and have not ended are waited for.
+        The last of its answers that has a row is 1 then, and 0 if the place was taken: by a unit of ``run`` that is not
+        before this one, or by a run that this one does not supersede. Transactions that have written the same place and
+        have not ended are waited for.
         """
         from psycopg.sql import SQL
 
         stream = stream_name(header.stream)
         if self.status is None:
-            return self._write(self._take(sink, stream, header), {})
+            return self._write(self._take(sink, stream, run, header), {})
         owner = f"{sink}/{stream}"
-        lock = self._lock(sink, reach_of(stream))
+        lock = self._lock(sink, reach_of(stream), run)
+        if run.supersedes:
+            lock = SQL("; ").join([lock, *self._supersede(sink, stream, owner, run)])
         if header.stable:
             given: dict[str, str | int] = {self.status.column: STABLE, self.status.pulse: header.pulse}
-            steps = [lock, self._reached(sink, stream, header), self._remove(owner, 0, header.pulse)]
-            return SQL("; ").join([*steps, self._write(self._take(sink, stream, header), given)])
+            steps = [lock, self._reached(sink, stream, run, header), self._remove(owner, 0, header.pulse)]
+            return SQL("; ").join([*steps, self._write(self._take(sink, stream, run, header), given)])
         given = {
             self.status.column: TENTATIVE,
             self.status.pulse: header.pulse,
             self.status.since: header.since,
             self.status.stream: owner,
         }
-        free = self._free(sink, stream, header)
+        free = self._free(sink, stream, run, header)
         remove = SQL("{} AND {}").format(self._remove(owner, header.since, header.pulse), free)
-        taken = SQL("{} RETURNING 1").format(self._reached(sink, stream, header))
+        taken = SQL("{} RETURNING 1").format(self._reached(sink, stream, run, header))
         return SQL("; ").join([lock, remove, self._write(taken, given)])
 
-    def _take(self, sink: str, stream: str, header: UnitHeader) -> Composed:
-        """Enter a stable unit, unless it or a later one is there."""
+    def _take(self, sink: str, stream: str, run: Run, header: UnitHeader) -> Composed:
+        """Enter a stable unit, unless it or a later one is there; what a superseded run has left is begun anew."""
         from psycopg.sql import SQL
 
         return SQL(
-            "INSERT INTO {} AS known (sink, stream, number, cut_ms) VALUES ({}, {}, {}, {}) "
-            "ON CONFLICT (sink, stream) DO UPDATE SET number = excluded.number, cut_ms = excluded.cut_ms "
-            "WHERE known.number < excluded.number RETURNING 1"
-        ).format(identifier(self.ledger), sink, stream, header.number, header.cut_ms)
+            "INSERT INTO {} AS known (sink, stream, number, run) VALUES ({}, {}, {}, {}) "
+            "ON CONFLICT (sink, stream) DO UPDATE SET number = excluded.number, run = excluded.run "
+            "WHERE (known.run = excluded.run AND known.number < excluded.number) OR known.run = ANY({}) RETURNING 1"
+        ).format(identifier(self.ledger), sink, stream, header.number, run.id, sorted(run.supersedes))
 
-    def _lock(self, sink: str, entry: str) -> Composed:
+    def _lock(self, sink: str, entry: str, run: Run) -> Composed:
         from psycopg.sql import SQL
 
         return SQL(
-            "INSERT INTO {} AS known (sink, stream, number, cut_ms) VALUES ({}, {}, 0, 0) "
+            "INSERT INTO {} AS known (sink, stream, number, run) VALUES ({}, {}, 0, {}) "
             "ON CONFLICT (sink, stream) DO UPDATE SET number = known.number"
-        ).format(identifier(self.ledger), sink, entry)
+        ).format(identifier(self.ledger), sink, entry, run.id)
 
-    def _reached(self, sink: str, stream: str, header: UnitHeader) -> Composed:
+    def _supersede(self, sink: str, stream: str, owner: str, run: Run) -> list[Composed]:
+        """Begin the entry of the highest pulse anew if a superseded run has left it, without its tentative rows: no
+        stable ones will come for them."""
         from psycopg.sql import SQL
 
-        return SQL("UPDATE {} SET number = {}, cut_ms = {} WHERE sink = {} AND stream = {} AND number < {}").format(
-            identifier(self.ledger), header.pulse, header.cut_ms, sink, reach_of(stream), header.pulse
+        entry = SQL("sink = {} AND stream = {} AND run = ANY({})").format(
+            sink, reach_of(stream), sorted(run.supersedes)
+        )
+        left = SQL(" AND EXISTS (SELECT FROM {} WHERE {})").format(identifier(self.ledger), entry)
+        remove = SQL("{}{}").format(self._remove(owner, 0, LAST_PULSE), left)
+        begin = SQL("UPDATE {} SET number = 0, run = {} WHERE {}").format(identifier(self.ledger), run.id, entry)
+        return [remove, begin]
+
+    def _reached(self, sink: str, stream: str, run: Run, header: UnitHeader) -> Composed:
+        from psycopg.sql import SQL
+
+        return SQL("UPDATE {} SET number = {} WHERE sink = {} AND stream = {} AND run = {} AND number < {}").format(
+            identifier(self.ledger), header.pulse, sink, reach_of(stream), run.id, header.pulse
         )
 
-    def _free(self, sink: str, stream: str, header: UnitHeader) -> Composed:
+    def _free(self, sink: str, stream: str, run: Run, header: UnitHeader) -> Composed:
         from psycopg.sql import SQL
 
-        return SQL("EXISTS (SELECT FROM {} WHERE sink = {} AND stream = {} AND number < {})").format(
-            identifier(self.ledger), sink, reach_of(stream), header.pulse
+        return SQL("EXISTS (SELECT FROM {} WHERE sink = {} AND stream = {} AND run = {} AND number < {})").format(
+            identifier(self.ledger), sink, reach_of(stream), run.id, header.pulse
         )
 
     def _remove(self, owner: str, since: int, pulse: int) -> Composed:

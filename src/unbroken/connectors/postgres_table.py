@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from unbroken.connectors.postgres_rows import sql_type, takes
 from unbroken.connectors.sink_ledger import Mark
-from unbroken.errors import UnbrokenError
+from unbroken.errors import Unfit
 
 if TYPE_CHECKING:
     import psycopg
@@ -95,7 +95,7 @@ def create_ledger(connection: psycopg.Connection, ledger: str) -> None:
     """Make the ledger, unless it is there."""
     from psycopg.sql import SQL
 
-    columns = "sink text, stream text, number bigint NOT NULL, cut_ms bigint NOT NULL, PRIMARY KEY (sink, stream)"
+    columns = "sink text, stream text, number bigint NOT NULL, run text NOT NULL, PRIMARY KEY (sink, stream)"
     _create(connection, ledger, SQL(columns))
 
 
@@ -123,11 +123,11 @@ def create_table(
 
 
 def check_names(schema: pa.Schema, status: Status | None) -> None:
-    """Raise UnbrokenError if results with ``schema`` have a column of the name of one that says how rows stand."""
+    """Raise Unfit if results with ``schema`` have a column of the name of one that says how rows stand."""
     taken = [field.name for field in status.fields if field.name in schema.names] if status is not None else []
     if taken:
         names = ", ".join(f'"{name}"' for name in taken)
-        raise UnbrokenError(
+        raise Unfit(
             f"The results have a column {names} themselves; give status another name, or that column in the segment."
         )
 
@@ -135,7 +135,7 @@ def check_names(schema: pa.Schema, status: Status | None) -> None:
 def check_fit(
     schema: pa.Schema, columns: dict[str, Column], table: str, upsert: Upsert | None, status: Status | None = None
 ) -> None:
-    """Raise UnbrokenError, naming the column, if results with ``schema`` cannot go into a table with ``columns``."""
+    """Raise Unfit, naming the column, if results with ``schema`` cannot go into a table with ``columns``."""
     wrong = _missing(schema, table, upsert) + _status_wrong(columns, table, status)
     filled = {*schema.names, *((status.column, status.pulse) if status is not None else ())}
     for field in schema:
@@ -161,27 +161,26 @@ def check_fit(
         if column.required and column.name not in filled
     ]
     if wrong:
-        raise UnbrokenError(f"The results do not fit the table {table}: {'; and '.join(wrong)}.")
+        raise Unfit(f"The results do not fit the table {table}: {'; and '.join(wrong)}.")
 
 
 def mark_of(connection: psycopg.Connection, ledger: str, sink: str, stream: str) -> Mark | None:
     """The last unit of a stream that the ledger knows."""
     from psycopg.sql import SQL
 
-    query = SQL("SELECT number, cut_ms FROM {} WHERE sink = {} AND stream = {}")
+    query = SQL("SELECT number, run FROM {} WHERE sink = {} AND stream = {}")
     row = connection.execute(query.format(identifier(ledger), sink, stream)).fetchone()
     return None if row is None else Mark(*row)
 
 
-def has_entries(connection: psycopg.Connection, ledger: str, sink: str) -> bool:
-    """Whether the ledger knows a unit of a sink; it may not be there at all."""
+def runs_of(connection: psycopg.Connection, ledger: str, sink: str) -> frozenset[str]:
+    """The runs of which the ledger knows a unit of a sink; it may not be there at all."""
     from psycopg.sql import SQL
 
     if not columns_of(connection, ledger):
-        return False
-    query = SQL("SELECT EXISTS (SELECT FROM {} WHERE sink = {})")
-    row = connection.execute(query.format(identifier(ledger), sink)).fetchone()
-    return row is not None and bool(row[0])
+        return frozenset()
+    query = SQL("SELECT DISTINCT run FROM {} WHERE sink = {}")
+    return frozenset(row[0] for row in connection.execute(query.format(identifier(ledger), sink)).fetchall())
 
 
 def _missing(schema: pa.Schema, table: str, upsert: Upsert | None) -> list[str]:

@@ -12,7 +12,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,6 +43,7 @@ def publish(directory: Path, name: str, write: Callable[[BinaryIO], None]) -> bo
         for _ in range(_ATTEMPTS):
             temporary = write_temporary(directory, name, write)
             try:
+                _look_again(directory)
                 return reveal(temporary, directory / name)
             except FileNotFoundError:
                 continue  # Taken for a leftover and removed; writing it again helps.
@@ -85,19 +86,19 @@ def reveal(temporary: Path, final: Path) -> bool:
     return won
 
 
-def rename_claimed(temporary: Path, final: Path) -> bool:
+def rename_claimed(temporary: Path, final: Path, claim_s: float = CLAIM_S) -> bool:
     """The second step where links are not supported: whoever creates the claim may rename.
 
-    Of a writer that dies holding the claim, the claim is removed after `CLAIM_S`. If its owner was only slow,
+    Of a writer that dies holding the claim, the claim is removed after ``claim_s``. If its owner was only slow,
     both rename: the name then holds the whole content of one of them, which is the same unit.
     """
     claim = final.parent / f".{final.name}.claim"
-    deadline = time.monotonic() + 3 * CLAIM_S
+    deadline, seen = time.monotonic() + 3 * claim_s, Sightings()
     while not final.exists():
         try:
             os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
-            _remove_if_older(claim, CLAIM_S)
+            seen.remove_if_unchanged(claim, claim_s)
             if time.monotonic() > deadline:
                 raise UnbrokenError(f"{claim} does not go away; remove it if no node runs.") from None
             time.sleep(0.02)
@@ -112,22 +113,64 @@ def rename_claimed(temporary: Path, final: Path) -> bool:
     return False
 
 
+class Sightings:
+    """Since when files have not changed, as far as this process has looked at them.
+
+    The times of a file and the clock of the machine do not tell: the clock may have been set since.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[Path, tuple[tuple[int, int, int], float]] = {}
+
+    def remove_if_unchanged(self, path: Path, age_s: float) -> bool:
+        """Remove a file that was the same for ``age_s`` whenever it was looked at; whether it was."""
+        with contextlib.suppress(OSError):
+            found, now_s = path.stat(), self._clock()
+            same = (found.st_ino, found.st_size, found.st_mtime_ns)
+            known, since_s = self._since.get(path, (None, 0.0))
+            if known != same:
+                self._since[path] = (same, now_s)
+            elif now_s - since_s > age_s:
+                path.unlink()
+                del self._since[path]
+                return True
+        return False
+
+    def keep(self, paths: Collection[Path]) -> None:
+        """Forget all files but these."""
+        self._since = {path: since for path, since in self._since.items() if path in paths}
+
+
+class _Sweep:
+    """The leftovers in one directory, and when they were looked for last."""
+
+    def __init__(self) -> None:
+        self.seen = Sightings()
+        self.looked_s = time.monotonic()
+
+
+_sweeps: dict[Path, _Sweep] = {}
+
+
 def remove_leftovers(directory: Path) -> int:
-    """Remove temporary files of writers that are gone; how many there were."""
-    found = 0
+    """Look for temporary files of writers that are gone; how many were removed.
+
+    They are removed when they are found a second time, `LEFTOVER_S` later and the same. `publish` looks again.
+    """
+    sweep = _sweeps.setdefault(directory, _Sweep())
+    sweep.looked_s = time.monotonic()
+    paths: list[Path] = []
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-        for entry in entries:
-            if _TEMPORARY.fullmatch(entry.name):
-                found += _remove_if_older(Path(entry.path), LEFTOVER_S)
-    return found
+        paths = [Path(entry.path) for entry in entries if _TEMPORARY.fullmatch(entry.name)]
+    sweep.seen.keep(paths)
+    return sum(sweep.seen.remove_if_unchanged(path, LEFTOVER_S) for path in paths)
 
 
-def _remove_if_older(path: Path, age_s: float) -> bool:
-    with contextlib.suppress(OSError):
-        if time.time() - path.stat().st_mtime > age_s:
-            path.unlink()
-            return True
-    return False
+def _look_again(directory: Path) -> None:
+    sweep = _sweeps.get(directory)
+    if sweep is not None and time.monotonic() - sweep.looked_s > LEFTOVER_S:
+        remove_leftovers(directory)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -18,10 +18,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from unbroken.config import milliseconds
+from unbroken.connectors.arrow_stream import read_stream
 from unbroken.connectors.base import BadRow, Cut, Position, Rows, SourceConnector, SourceReader
+from unbroken.connectors.budget import (
+    ORIGIN_CHARS,
+    REASON_CHARS,
+    DecodeBudget,
+    OverBudget,
+    by_environment,
+    clip,
+    first_line,
+)
+from unbroken.connectors.elements import elements
 from unbroken.connectors.fit import fit
 from unbroken.connectors.rowparse import parse_json_lines
+from unbroken.connectors.years import REASON, outside
 from unbroken.errors import UnbrokenError, require
+from unbroken.numbers import is_number, number_problems, shown
 from unbroken.spark.types import arrow_schema, parse_schema
 
 if TYPE_CHECKING:
@@ -36,6 +49,11 @@ LEAST_HEARTBEAT_MS = 100
 
 MOST_HEARD = 10_000
 """Producers of a source whose signs of life are kept; of more, those that were heard last."""
+
+DECODERS = 2
+"""Arrow batches that are decoded at a time before they are logged; each may take its whole budget."""
+
+_DECODING = threading.BoundedSemaphore(DECODERS)
 
 LEFT = math.inf
 """When a producer was heard that has left: a sign of life that was on its way then does not bring it back."""
@@ -96,6 +114,14 @@ class PushBatch:
             ) from None
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Why a batch is not logged: it is too large when decoded, or cannot be read at all."""
+
+    status: Literal["too-large", "bad-request"]
+    reason: str
+
+
 class Push(SourceConnector):
     """Rows that programs send with `unbroken.push_client.PushClient` or by HTTP.
 
@@ -107,6 +133,8 @@ class Push(SourceConnector):
         Larger requests are refused.
     max_line_bytes
         Longer lines are bad rows.
+    max_decoded_bytes
+        Requests whose rows take more memory than this are refused, however small they are when sent.
     heartbeat
         How long a producer may be silent (``"2s"``) before the source counts as one that has failed, until it is heard
         again or says that it leaves. `PushClient` gives signs of life by itself. None: silence means nothing.
@@ -118,11 +146,13 @@ class Push(SourceConnector):
         *,
         max_body_bytes: int = 16_000_000,
         max_line_bytes: int = 1_000_000,
+        max_decoded_bytes: int = 128_000_000,
         heartbeat: str | float | None = None,
     ) -> None:
         self._schema = parse_schema(schema)
         self.max_body_bytes = max_body_bytes
         self.max_line_bytes = max_line_bytes
+        self.max_decoded_bytes = max_decoded_bytes
         self.heartbeat = heartbeat
 
     @property
@@ -134,26 +164,31 @@ class Push(SourceConnector):
         return None if self.heartbeat is None else float(milliseconds(self.heartbeat))
 
     def problems(self) -> list[str]:
-        found = [
-            f"{name} is {getattr(self, name)}; give at least 1."
-            for name in ("max_body_bytes", "max_line_bytes")
-            if getattr(self, name) < 1
-        ]
+        found = number_problems(self, ("max_body_bytes", "max_line_bytes", "max_decoded_bytes"))
         if self.heartbeat is not None and not _at_least(self.heartbeat, LEAST_HEARTBEAT_MS):
-            found.append(f"heartbeat is {self.heartbeat!r}; give {LEAST_HEARTBEAT_MS}ms or more, such as '2s'.")
+            found.append(f"heartbeat is {shown(self.heartbeat)}; give {LEAST_HEARTBEAT_MS}ms or more, such as '2s'.")
         return found
 
-    def refusal(self, batch: PushBatch) -> str | None:
+    @property
+    def budget(self) -> DecodeBudget:
+        return DecodeBudget(self.max_decoded_bytes)
+
+    def refusal(self, batch: PushBatch) -> Refusal | None:
         """Why a batch cannot be taken at all, so that its producer is told instead of acknowledged.
 
         Single bad JSON rows do not refuse the batch; they are set aside when it is read.
         """
-        if batch.format == "json":
-            return None
+        schema = arrow_schema(self._schema)
         try:
-            _arrow_rows(batch.rows, arrow_schema(self._schema))
+            if batch.format == "json":
+                _require_json(batch.rows, schema, self.budget)
+            else:
+                with _DECODING:
+                    _arrow_rows(batch.rows, schema, self.budget)
+        except OverBudget as error:
+            return Refusal("too-large", clip(str(error), REASON_CHARS))
         except ValueError as error:
-            return str(error)
+            return Refusal("bad-request", clip(str(error), REASON_CHARS))
         return None
 
     def open(self) -> PushReader:
@@ -244,14 +279,8 @@ class PushReader(SourceReader):
                 f"Pushed rows after entry {first} of the ingress log are asked for, but those up to "
                 f"{self._forgotten} are dropped; this ingress node must be set up again from another."
             )
-        tables: list[pa.Table] = [self._arrow.empty_table()]
-        bad: list[BadRow] = []
-        for index, batch in self._batches:
-            if first < index <= int(end):
-                rows = self._parse(batch)
-                tables.append(rows.table)
-                bad.extend(rows.bad)
-        return Rows(pa.concat_tables(tables), tuple(bad))
+        wanted = (batch for index, batch in self._batches if first < index <= int(end))
+        return Rows.joined(self._arrow, (self._parse(batch) for batch in wanted))
 
     def forget(self, through: int) -> None:
         """Batches up to entry ``through`` will not be read again."""
@@ -261,29 +290,38 @@ class PushReader(SourceReader):
             self.buffered_bytes -= len(batch.rows)
 
     def _parse(self, batch: PushBatch) -> Rows:
-        origin = f"{batch.producer}/{batch.sequence}"
-        if batch.format == "json":
-            return parse_json_lines(batch.rows, self._arrow, origin, self._source.max_line_bytes)
+        """The rows of a batch; one that cannot be decoded is one bad row, the same on all ingress nodes."""
+        origin = f"{clip(batch.producer, ORIGIN_CHARS // 2)}/{batch.sequence}"
+        budget = self._source.budget
         try:
-            return Rows(_arrow_rows(batch.rows, self._arrow))
-        except ValueError as error:
-            raw = f"({len(batch.rows)} bytes of Arrow IPC)"
-            return Rows(self._arrow.empty_table(), (BadRow(raw, str(error), origin),))
+            if batch.format == "arrow":
+                return Rows(_arrow_rows(batch.rows, self._arrow, budget))
+            _require_json(batch.rows, self._arrow, budget)
+            return parse_json_lines(batch.rows, self._arrow, origin, self._source.max_line_bytes)
+        except Exception as error:
+            if by_environment(error):
+                raise
+            raw = f"({len(batch.rows)} bytes of {batch.format})"
+            return Rows(self._arrow.empty_table(), (BadRow(raw, first_line(error), origin),))
 
 
 def _at_least(value: Any, least: float) -> bool:
     """Whether a length of time that a user wrote is one, and long enough."""
     try:
-        return float(milliseconds(value)) >= least
-    except (TypeError, ValueError):
+        length = milliseconds(value)
+    except ValueError:
         return False
+    return is_number(length) and length >= least
 
 
-def _arrow_rows(data: bytes, schema: pa.Schema) -> pa.Table:
-    try:
-        with pa.ipc.open_stream(data) as stream:
-            table = stream.read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ValueError(f"not an Arrow IPC stream: {str(error).partition(chr(10))[0]}") from None
-    return fit(table, schema, exact_names=False)
+def _require_json(data: bytes, schema: pa.Schema, budget: DecodeBudget) -> None:
+    size = len(data) + elements(schema).bytes_of(data)
+    budget.require_lines(data.count(b"\n") + 1, size, schema, "the batch")
+
+
+def _arrow_rows(data: bytes, schema: pa.Schema, budget: DecodeBudget) -> pa.Table:
+    table = fit(read_stream(data, budget), schema, exact_names=False, budget=budget)
+    wrong = outside(table)
+    if wrong.any():
+        raise ValueError(f"{REASON}, first in row {int(wrong.argmax()) + 1}")
+    return table

@@ -5,12 +5,18 @@ happens, the producer sends the same request again, here or to another ingress n
 
 With the header ``X-Sign: alive`` the same request, without rows, is a sign of life, and with ``X-Sign: leaving`` the
 last one of a producer. The answer's ``heartbeat_ms`` says how long a producer of the source may be silent.
+
+A producer presents the flow's token (``Authorization: Bearer``), or a session that it got at ``POST /session`` without
+sending the token (`unbroken.security.challenge`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import json
+import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -21,14 +27,27 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from unbroken.connectors.budget import first_line
 from unbroken.connectors.push import Push, PushBatch, RowFormat, Sign
+from unbroken.guarded_http import HttpLimits
+from unbroken.security.challenge import Doorkeeper, Malformed, NotProven, texts
+from unbroken.security.keys import check_token
 from unbroken.serving import AppServer
 
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 SUBMIT_TIMEOUT_S = 10.0
-BODY_TIMEOUT_S = 30.0  # A producer that stops in the middle of a request must not hold its place forever.
+BODY_GRACE_S = 10.0
+BODY_FLOOR_BYTES_S = 64 * 1024
+"""A body has to arrive at this rate at least, after the grace: a producer that stops, or sends a byte now and then,
+must not hold its place, and one on a slow line may send a large batch."""
+
+IN_FLIGHT_BYTES = 128 * 1024 * 1024
+"""Bodies that are held at a time, from the first byte until the answer; beyond it producers are asked to wait."""
+
 KEEP_ALIVE_S = 75  # Producers that push once a minute keep their connection.
 DRAIN_BYTES = 64_000_000
+SESSION_BYTES = 4_096
+SESSION_TIMEOUT_S = 5.0
 MAX_PRODUCER_CHARS = 200
 MAX_SEQUENCE = 2**63 - 1
 RETRY_AFTER_S = 1
@@ -76,9 +95,41 @@ class PushServer(AppServer):
         The pushed sources by name.
     """
 
-    def __init__(self, host: str, port: int, token: str, submit: Submit, *, sources: Mapping[str, Push]) -> None:
-        app = _Front(token, submit, dict(sources)).app()
-        super().__init__(app, host, port, "pushed rows", keep_alive_s=KEEP_ALIVE_S)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str,
+        submit: Submit,
+        *,
+        sources: Mapping[str, Push],
+        limits: HttpLimits = HttpLimits(),  # noqa: B008
+        bodies: BodyLimits | None = None,
+    ) -> None:
+        front = _Front(check_token(token), submit, dict(sources), Doorkeeper(token), host, bodies or BodyLimits())
+        super().__init__(front.app(), host, port, "pushed rows", keep_alive_s=KEEP_ALIVE_S, limits=limits)
+
+
+@dataclass
+class BodyLimits:
+    """How long bodies may take, and how much of them is held; used by the server's thread only."""
+
+    grace_s: float = BODY_GRACE_S
+    floor_bytes_s: float = BODY_FLOOR_BYTES_S
+    in_flight: int = IN_FLIGHT_BYTES
+    held: int = 0
+
+    def hold(self, size: int) -> None:
+        if self.held + size > self.in_flight:
+            raise _Crowded
+        self.held += size
+
+    def release(self, size: int) -> None:
+        self.held -= size
+
+
+class _Crowded(Exception):
+    """More bodies are under way than may be held."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +139,15 @@ class _Front:
     token: str
     submit: Submit
     sources: dict[str, Push]
+    doorkeeper: Doorkeeper
+    host: str
+    limits: BodyLimits
 
     def app(self) -> Starlette:
         return Starlette(
             routes=[
                 Route("/health", self.health, methods=["GET"]),
+                Route("/session", self.session, methods=["POST"]),
                 Route("/push/{source}", self.push, methods=["POST"]),
             ]
         )
@@ -100,44 +155,92 @@ class _Front:
     async def health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
+    async def session(self, request: Request) -> Response:
+        """Prove that this is a node of the flow, and open a session for a producer that proves to belong to it."""
+        body = _Body(self.limits, SESSION_BYTES)
+        try:
+            await asyncio.wait_for(body.read(request), SESSION_TIMEOUT_S)
+            message = json.loads(body.data)
+            _, address, _, _ = texts(message)
+        except (ValueError, RecursionError, TimeoutError, ClientDisconnect, Malformed):
+            return _answer(400, "bad-request", "send JSON with nonce and address")
+        except _Crowded:
+            return _answer(503, "refused", "more is pushed than this node can hold; send it again in a while")
+        finally:
+            body.release()
+        if not self._is_mine(address, request):
+            return _answer(421, "misdirected", f"this node is not {address}; use its own address")
+        try:
+            return JSONResponse(self.doorkeeper.answer(message))
+        except NotProven as error:
+            return _answer(401, "unauthorized", str(error))
+
+    def _is_mine(self, address: str, request: Request) -> bool:
+        """Whether a producer that means ``address`` means this server: by where its connection has arrived."""
+        host, _, port = address.rpartition(":")
+        arrived, at = request.scope["server"]
+        names = {self.host, arrived, socket.gethostname()}
+        if arrived in ("127.0.0.1", "::1"):
+            names.add("localhost")
+        return port == str(at) and host.strip("[]").lower() in {name.lower() for name in names}
+
+    def _is_admitted(self, authorization: str) -> bool:
+        kind, _, value = authorization.partition(" ")
+        if kind == "Session":
+            return self.doorkeeper.admits(value)
+        return kind == "Bearer" and hmac.compare_digest(value.encode("latin-1"), self.token.encode())
+
     async def push(self, request: Request) -> Response:
-        presented = request.headers.get("authorization", "").encode("latin-1")
-        if not hmac.compare_digest(presented, f"Bearer {self.token}".encode()):
+        if not self._is_admitted(request.headers.get("authorization", "")):
             return _answer(401, "unauthorized", "send the header 'Authorization: Bearer <token>'")
         name = request.path_params["source"]
         source = self.sources.get(name)
         if source is None:
             known = ", ".join(sorted(self.sources)) or "none"
             return _answer(404, "unknown-source", f"there is no pushed source {name!r}; there are: {known}")
+        body = _Body(self.limits, source.max_body_bytes)
         try:
             producer, sequence = _identity(request)
-            body = await asyncio.wait_for(_body(request, source.max_body_bytes), BODY_TIMEOUT_S)
+            await body.read(request)
+            return await self._answer_to(request, name, source, producer, sequence, body)
         except ValueError as error:
             return _answer(400, "bad-request", str(error))
         except TimeoutError:
-            return _answer(408, "timeout", f"the body did not arrive within {BODY_TIMEOUT_S:g} s")
+            rate = f"{self.limits.floor_bytes_s / 1024:g} KB per second"
+            return _answer(408, "timeout", f"the body arrives too slowly; send at least {rate}")
+        except _Crowded:
+            return _answer(503, "refused", "more is pushed than this node can hold; send it again in a while")
         except ClientDisconnect:
             return _answer(400, "disconnected", "the connection ended within the body")
-        if body is None:
+        finally:
+            body.release()
+
+    async def _answer_to(
+        self, request: Request, name: str, source: Push, producer: str, sequence: int, body: _Body
+    ) -> Response:
+        if body.too_large:
             limit = f"the body is larger than {source.max_body_bytes} bytes; send smaller batches"
             return _answer(413, "too-large", limit)
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         form: RowFormat = "arrow" if content_type == ARROW_TYPE else "json"
         sign = _SIGNS.get(request.headers.get("x-sign", ""))
-        if sign is None or (sign and body):
+        if sign is None or (sign and body.data):
             return _answer(400, "bad-request", "the header X-Sign must be alive or leaving, without rows")
-        batch = PushBatch(name, producer, 0 if sign else sequence, body, "json" if sign else form, sign)
+        batch = PushBatch(name, producer, 0 if sign else sequence, bytes(body.data), "json" if sign else form, sign)
         return await run_in_threadpool(self._log, source, batch)
 
     def _log(self, source: Push, batch: PushBatch) -> Response:
-        refusal = source.refusal(batch)
+        try:
+            refusal = source.refusal(batch)
+        except Exception as error:
+            return _answer(500, "failed", f"the batch was not looked at: {type(error).__name__}: {first_line(error)}")
         if refusal is not None:
-            return _answer(400, "bad-request", refusal)
+            return _answer(413 if refusal.status == "too-large" else 400, refusal.status, refusal.reason)
         try:
             outcome = self.submit(batch, SUBMIT_TIMEOUT_S)
         except Exception as error:
             # Whatever went wrong, the producer must hear that it is not known to be logged.
-            return _answer(500, "failed", f"{type(error).__name__}: {error}")
+            return _answer(500, "failed", f"{type(error).__name__}: {first_line(error)}")
         return _answer(_CODES[outcome.status], outcome.status, outcome.detail, outcome.leader, source.heartbeat_ms)
 
 
@@ -151,23 +254,42 @@ def _identity(request: Request) -> tuple[str, int]:
     return producer, int(sequence)
 
 
-async def _body(request: Request, limit: int) -> bytes | None:
-    """The whole body, or None if it is larger than ``limit``; no more than that is ever held.
+class _Body:
+    """The body of a request: no more than its limit is ever held, and what is held counts for the server's limit."""
 
-    What is too large is read on for a while and thrown away: most producers read no answer before they have
-    sent everything.
-    """
-    body = bytearray()
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit + DRAIN_BYTES:
-            break
-        if size > limit:
-            body.clear()
-        else:
-            body += chunk
-    return bytes(body) if size <= limit else None
+    def __init__(self, limits: BodyLimits, limit: int) -> None:
+        self._limits = limits
+        self._limit = limit
+        self.data = bytearray()
+        self.too_large = False
+
+    async def read(self, request: Request) -> None:
+        """Read all of it; TimeoutError if it arrives too slowly.
+
+        What is too large is read on for a while and thrown away: most producers read no answer before they have
+        sent everything.
+        """
+        size, began = 0, time.monotonic()
+        chunks = aiter(request.stream())
+        while True:
+            left_s = began + self._limits.grace_s + size / self._limits.floor_bytes_s - time.monotonic()
+            try:
+                chunk = await asyncio.wait_for(anext(chunks), max(0.0, left_s))
+            except StopAsyncIteration:
+                return
+            size += len(chunk)
+            if size > self._limit + DRAIN_BYTES:
+                return
+            if size > self._limit:
+                self.too_large = True
+                self.release()
+            else:
+                self._limits.hold(len(chunk))
+                self.data += chunk
+
+    def release(self) -> None:
+        self._limits.release(len(self.data))
+        self.data.clear()
 
 
 def _answer(

@@ -2,8 +2,8 @@
 
 A ledger holds the last unit of each stream: units of a stream come in their order, so whatever is not above it is
 there. Such a ledger outlives the run that wrote it, and a run that begins from nothing counts from 1 again: its units
-would pass for delivered and be lost without a word. So the time at which the last unit was cut is kept with its number.
-Within a run it never goes back, and no run cuts before an earlier one has ended.
+would pass for delivered and be lost without a word. So the run is kept with the number, and compared before it. A run
+that an operator has allowed to add to the results of another (`Run.supersedes`) begins that one's entry anew.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from dataclasses import dataclass, field, replace
 from unbroken.coverage import Coverage
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import ShardId, StreamId, segment_of
+from unbroken.protocol.run import Run
 from unbroken.protocol.units import UnitHeader
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The last stable unit of a stream that is in a sink, and when it was cut.
+    """The last stable unit of a stream that is in a sink, and the run that it is of.
 
     A sink that takes tentative units may keep more in it: the pulse of that unit, and the pulses after it that are
     ``covered`` by tentative ones.
     """
 
     number: int
-    cut_ms: int
+    run: str
     pulse: int = 0
     covered: Coverage = field(default_factory=Coverage)
 
@@ -42,7 +43,7 @@ class Mark:
         """The mark once a unit is there that was not there before."""
         if not header.stable:
             return replace(self, covered=self.covered.add(header.since, header.pulse))
-        return Mark(header.number, header.cut_ms, max(self.pulse, header.pulse), self.covered.beyond(header.pulse))
+        return Mark(header.number, self.run, max(self.pulse, header.pulse), self.covered.beyond(header.pulse))
 
 
 def stream_name(stream: StreamId) -> str:
@@ -50,22 +51,26 @@ def stream_name(stream: StreamId) -> str:
     return str(StreamId(_without_generation(stream.producer), _without_generation(stream.consumer)))
 
 
-def is_delivered(header: UnitHeader, mark: Mark | None, ledger: str, remedy: str) -> bool:
-    """Whether a ledger has the unit.
+def own_mark(mark: Mark | None, run: Run, ledger: str, remedy: str) -> Mark | None:
+    """What a ledger says of a stream, as far as it concerns ``run``: None if that has delivered nothing.
 
     Raises
     ------
     UnbrokenError
-        If the ledger was written by another run. ``ledger`` says where it is, ``remedy`` what to do about it.
+        If the ledger is that of another run, which this one may not supersede. ``ledger`` says where it is, ``remedy``
+        what to do about it.
     """
-    if mark is None or mark.number < header.number:
-        return False
-    if header.cut_ms > mark.cut_ms:
-        raise UnbrokenError(
-            f"{ledger} has unit {mark.number} of {stream_name(header.stream)} of an earlier run, so unit "
-            f"{header.number} of this run would pass for delivered; {remedy}"
-        )
-    return True
+    if mark is None or mark.run in run.supersedes:
+        return None
+    if mark.run != run.id:
+        raise UnbrokenError(f"{ledger} has unit {mark.number} of run {mark.run}, and this is run {run.id}; {remedy}")
+    return mark
+
+
+def is_delivered(header: UnitHeader, mark: Mark | None, run: Run, ledger: str, remedy: str) -> bool:
+    """Whether a ledger has the unit of ``run``; raises UnbrokenError like `own_mark`."""
+    mine = own_mark(mark, run, ledger, remedy)
+    return mine is not None and mine.number >= header.number
 
 
 def _without_generation(shard: ShardId) -> ShardId:

@@ -13,21 +13,29 @@ import pyarrow.parquet as pq
 
 from unbroken.connectors.base import SinkConnector, SinkWriter
 from unbroken.connectors.jsonout import json_lines
+from unbroken.connectors.location import elsewhere, local_path
 from unbroken.connectors.publish import publish, remove_leftovers
+from unbroken.connectors.run_file import RunFile
 from unbroken.connectors.tentative_files import TentativeFiles
 from unbroken.errors import UnbrokenError
+from unbroken.numbers import is_number, shown
+from unbroken.protocol.run import Run
 from unbroken.protocol.units import UnitHeader
 
 METADATA_KEY = b"unbroken"
-"""The entry of a Parquet file's metadata that holds number, pulse and cut_ms of the unit as JSON.
+"""The entry of a Parquet file's metadata that holds stream, run, number, pulse and cut_ms of the unit as JSON.
 
 Of a tentative unit it holds ``since`` and ``pulse``, the pulses it covers, and ``status``.
 """
 
 
-def unit_file(header: UnitHeader, suffix: str) -> str:
-    """The name of a unit's file: its stream and number, sorting in the order of the stream."""
-    return f"{str(header.stream).replace('>', '-to-')}-{header.number:010d}.{suffix}"
+def unit_file(header: UnitHeader, suffix: str, earlier: int = 0) -> str:
+    """The name of a unit's file: its stream and number, sorting in the order of the stream.
+
+    Where ``earlier`` runs have left their results, it also has the number of the run.
+    """
+    run = f"-run{earlier + 1}" if earlier else ""
+    return f"{str(header.stream).replace('>', '-to-')}{run}-{header.number:010d}.{suffix}"
 
 
 class _FileSink(SinkConnector):
@@ -37,21 +45,32 @@ class _FileSink(SinkConnector):
     tentative = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = local_path(path)
 
     def problems(self) -> list[str]:
+        found = elsewhere(self.path, type(self).__name__, ", or use Delta, which writes to object stores")
+        if found:
+            return found
         if self.path.exists() and not self.path.is_dir():
             return [f"{self.path} is not a directory; name a directory for the files of this sink."]
         return []
 
     def occupied(self) -> str | None:
-        if self.path.is_dir() and (any(self.path.glob(f"*-to-*.{self.suffix}")) or self.tentative_files.any()):
-            return f"{self.path} holds results of an earlier run"
-        return None
+        return f"{self.path} holds results of an earlier run" if self._in_use() else None
+
+    def runs(self) -> frozenset[str]:
+        return frozenset(self.run_file.runs())
+
+    def _in_use(self) -> bool:
+        return self.path.is_dir() and (any(self.path.glob(f"*-to-*.{self.suffix}")) or self.tentative_files.any())
+
+    @property
+    def run_file(self) -> RunFile:
+        return RunFile(self.path, self._in_use)
 
     @property
     def tentative_files(self) -> TentativeFiles:
-        return TentativeFiles(self.path, self.suffix)
+        return TentativeFiles(self.path, self.suffix, self.run.id)
 
     @abstractmethod
     def write(self, header: UnitHeader, table: pa.Table, file: BinaryIO) -> None:
@@ -66,7 +85,9 @@ class _FileSink(SinkConnector):
         except OSError as error:
             raise UnbrokenError(f"The directory {self.path} of a sink cannot be made: {error}") from error
         remove_leftovers(self.path)
-        self.tentative_files.tidy_all()
+        if self.run_file.last() == self.run.id:
+            # What another run has left, or is writing, is none of this one's business until it has claimed the place.
+            self.tentative_files.tidy_all()
         return FileSinkWriter(self)
 
 
@@ -74,7 +95,7 @@ class FileSinkWriter(SinkWriter):
     """Writes units as files; the file of a unit is also the record that it was delivered.
 
     A unit without rows needs no file: delivering it again changes nothing either. It takes the place of tentative ones
-    as any other does.
+    as any other does. Before each, the run file is looked at: a run that another has superseded writes nothing more.
     """
 
     def __init__(self, sink: _FileSink) -> None:
@@ -82,7 +103,8 @@ class FileSinkWriter(SinkWriter):
         self._tentative = sink.tentative_files
 
     def deliver(self, header: UnitHeader, table: pa.Table) -> bool:
-        written = table.num_rows == 0 or self._publish(header, table)
+        earlier = self._claim()
+        written = table.num_rows == 0 or self._publish(header, table, earlier)
         if self._sink.tentative:
             # Also if the unit was there: whoever wrote it may have died before this.
             self._tentative.replace(header)
@@ -91,10 +113,14 @@ class FileSinkWriter(SinkWriter):
     def deliver_tentative(self, header: UnitHeader, table: pa.Table) -> bool:
         if table.num_rows == 0:
             return True
+        self._claim()
         return self._tentative.put(header, lambda file: self._sink.write(header, table, file))
 
-    def _publish(self, header: UnitHeader, table: pa.Table) -> bool:
-        name = unit_file(header, self._sink.suffix)
+    def _claim(self) -> int:
+        return self._sink.run_file.claim(self._sink.run, self._tentative.remove_all)
+
+    def _publish(self, header: UnitHeader, table: pa.Table, earlier: int) -> bool:
+        name = unit_file(header, self._sink.suffix, earlier)
         if publish(self._sink.path, name, lambda file: self._sink.write(header, table, file)):
             return True
         self._sink.check_same(header, self._sink.path / name)
@@ -116,7 +142,7 @@ class Parquet(_FileSink):
     suffix = "parquet"
 
     def write(self, header: UnitHeader, table: pa.Table, file: BinaryIO) -> None:
-        unit = json.dumps(_unit(header)).encode()
+        unit = json.dumps(_unit(header, self.run)).encode()
         metadata = {**(table.schema.metadata or {}), METADATA_KEY: unit}
         pq.write_table(table.replace_schema_metadata(metadata), file)
 
@@ -124,9 +150,13 @@ class Parquet(_FileSink):
         try:
             metadata = pq.read_schema(path).metadata or {}
             there = json.loads(metadata.get(METADATA_KEY, b"null"))
-        except (OSError, ValueError, pa.ArrowException):
+        except OSError as error:
+            if error.errno is not None:
+                raise  # nothing is known of the file at this moment
             there = None
-        if there != _unit(header):
+        except (ValueError, pa.ArrowException):
+            there = None
+        if there != _unit(header, self.run):
             raise UnbrokenError(
                 f"{path} is not the file of unit {header.number} of this run but of another; "
                 f"give the sink an empty directory."
@@ -174,7 +204,9 @@ class Console(Client):
         self.limit = limit
 
     def problems(self) -> list[str]:
-        return [] if self.limit >= 1 else [f"The console's limit is {self.limit}; show at least 1 row."]
+        if is_number(self.limit) and self.limit >= 1:
+            return []
+        return [f"The console's limit is {shown(self.limit)}; show at least 1 row."]
 
     def render(self, header: UnitHeader, table: pa.Table, correction: bool = False) -> str:
         """What is shown of a unit: a line about it, then its first rows as JSON."""
@@ -188,12 +220,13 @@ class Console(Client):
         return "\n".join([title, *(f"  {line}" for line in shown), *([f"  and {more} more"] if more > 0 else [])])
 
 
-def _unit(header: UnitHeader) -> dict[str, object]:
+def _unit(header: UnitHeader, run: Run) -> dict[str, object]:
     if not header.stable:
         home = str(header.stream.home)
-        return {"stream": home, "status": "tentative", "since": header.since, "pulse": header.pulse}
+        return {"stream": home, "run": run.id, "status": "tentative", "since": header.since, "pulse": header.pulse}
     return {
         "stream": str(header.stream),
+        "run": run.id,
         "number": header.number,
         "pulse": header.pulse,
         "cut_ms": header.cut_ms,

@@ -12,6 +12,10 @@ import pyarrow.fs
 
 from unbroken.connectors.kafka_client import KafkaError
 from unbroken.connectors.kafka_positions import Offsets
+from unbroken.connectors.location import scheme_of
+
+SCHEMES = ("file", "s3", "gs", "hdfs", "viewfs", "abfs", "abfss")
+"""The file systems of pyarrow."""
 
 NOTHING_READ = "-"
 """What the offset log has for a source that has given nothing yet."""
@@ -39,6 +43,14 @@ class SparkCheckpoint:
 
     path: str | os.PathLike[str]
     source: int | str | None = None
+
+    def problems(self) -> list[str]:
+        """What is wrong with the path, as a sentence with a remedy."""
+        scheme = scheme_of(self.path)
+        if scheme is None or (scheme in SCHEMES and "://" in os.fspath(self.path)):
+            return []
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        return [f"The checkpoint {os.fspath(self.path)} cannot be read; give a path, or a URL with {known}."]
 
     def offsets(self) -> Offsets:
         """The offsets after the last committed micro-batch.

@@ -4,7 +4,7 @@
 
     out/totals.0-to-out.0-0000000006.parquet                               a stable unit
     out/_tentative/totals.0-to-out.0/0000000009-after-0000000006.parquet   a tentative one, of pulses 7 to 9
-    out/.stable/totals.0-to-out.0-0000000006-1700000000000                 stable units have come to pulse 6
+    out/.stable/totals.0-to-out.0-0000000006-4b5f0c                        stable units have come to pulse 6
 
 Readers that are given the directory leave out names that begin with ``_`` or ``.``, as Spark, Hive and Arrow do.
 
@@ -13,8 +13,8 @@ Whoever adds a tentative file looks at the marks before and once more afterwards
 one of the two removes the file; only if that one dies just then it stays, until the next unit of the stream is
 delivered or a sink is opened.
 
-A mark also says when its unit was cut. Within a run that never goes back, and no run cuts before an earlier one has
-ended: so a mark that was left behind in a directory that somebody emptied is not taken for one of the present run.
+A mark also says of which run its unit was: one that was left behind in a directory that an operator emptied is not
+taken for one of the present run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TENTATIVE = "_tentative"
 STABLE = ".stable"
 
 _PIECE = re.compile(r"(\d+)-after-(\d+)\.\w+")
-_MARK = re.compile(r"(.+)-(\d+)-(\d+)")
+_MARK = re.compile(r"(.+)-(\d+)-(\w*)")
 
 
 @dataclass(frozen=True)
@@ -55,29 +55,27 @@ class Piece:
 
 @dataclass(frozen=True, order=True)
 class Mark:
-    """How far stable units have come; the greatest counts."""
+    """How far the stable units of a run have come; the greatest counts."""
 
-    cut_ms: int
     pulse: int
+    run: str
     path: Path
 
 
 class TentativeFiles:
-    """The tentative files of one sink; several writers, on different nodes, may use the same directory.
+    """The tentative files of one sink; several writers, on different nodes, may use the same directory for one run.
 
     Each step of ``replace`` and ``put`` may be the last: whatever the next one to come finds, it goes on from there.
     """
 
-    def __init__(self, directory: Path, suffix: str) -> None:
+    def __init__(self, directory: Path, suffix: str, run: str) -> None:
         self._directory = directory
         self._suffix = suffix
+        self._run = run
 
     def put(self, header: UnitHeader, write: Callable[[BinaryIO], None]) -> bool:
         """Let ``write`` fill the file of a tentative unit; False if its pulse is there, stable or tentative."""
         stream = _name(header)
-        for mark in self._marks(stream):
-            if mark.cut_ms < header.cut_ms and mark.pulse >= header.pulse:
-                mark.path.unlink(missing_ok=True)  # of an earlier run
         if max(self._stable(stream), *(piece.pulse for piece in self._pieces(stream)), 0) >= header.pulse:
             self.tidy(stream)
             return False
@@ -98,17 +96,18 @@ class TentativeFiles:
         directory = self._directory / STABLE
         _make(directory)
         with _explained(directory):
-            (directory / f"{_name(header)}-{header.pulse:010d}-{header.cut_ms}").touch()
+            (directory / f"{_name(header)}-{header.pulse:010d}-{self._run}").touch()
 
     def tidy(self, stream: str) -> None:
         """Remove the tentative files that stable units, or tentative ones that cover more, have taken the place of."""
         marks, pieces = sorted(self._marks(stream)), list(self._pieces(stream))
-        stable = marks[-1].pulse if marks else 0
+        stable = self._stable(stream)
         for piece in pieces:
             if piece.pulse <= stable or any(other.contains(piece) for other in pieces):
                 piece.path.unlink(missing_ok=True)
-        for mark in marks[:-1]:
-            mark.path.unlink(missing_ok=True)
+        for mark in marks:
+            if mark.run != self._run or mark.pulse < stable:
+                mark.path.unlink(missing_ok=True)
 
     def tidy_all(self) -> None:
         """The same for all streams, and for what writers that are gone have left half written."""
@@ -117,6 +116,12 @@ class TentativeFiles:
                 self.tidy(entry.name)
                 remove_leftovers(Path(entry.path))
 
+    def remove_all(self) -> None:
+        """Remove the tentative files of a run that this one supersedes: no stable units will come for them."""
+        for stream in _names(self._directory / TENTATIVE):
+            for piece in list(self._pieces(stream)):
+                piece.path.unlink(missing_ok=True)
+
     def any(self) -> bool:
         """Whether there is a tentative file."""
         streams = _names(self._directory / TENTATIVE)
@@ -124,14 +129,13 @@ class TentativeFiles:
 
     def _stable(self, stream: str) -> int:
         """The pulse that stable units have come to."""
-        marks = list(self._marks(stream))
-        return max(marks).pulse if marks else 0
+        return max((mark.pulse for mark in self._marks(stream) if mark.run == self._run), default=0)
 
     def _marks(self, stream: str) -> Iterator[Mark]:
         for name in _names(self._directory / STABLE):
             found = _MARK.fullmatch(name)
             if found is not None and found[1] == stream:
-                yield Mark(int(found[3]), int(found[2]), self._directory / STABLE / name)
+                yield Mark(int(found[2]), found[3], self._directory / STABLE / name)
 
     def _pieces(self, stream: str) -> Iterator[Piece]:
         directory = self._directory / TENTATIVE / stream

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from unbroken.checksum import Damaged, replace_file, sealed, unsealed
 from unbroken.connectors.push_ledger import PushLedger
-from unbroken.errors import UnbrokenError
 
 FILE_NAME = "base.json"
+
+REMEDY = "Remove the directory of this log and restart the node: it copies the log from another ingress node."
 
 
 @dataclass(frozen=True)
@@ -95,28 +96,15 @@ class IngressBase:
 
     def write(self, directory: Path) -> None:
         """Replace the base in ``directory``, at once and for good: entries before it are deleted next."""
-        unfinished = directory / f"{FILE_NAME}.tmp"
-        with unfinished.open("wb") as file:
-            file.write(self.to_bytes())
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(directory / FILE_NAME)
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        replace_file(directory / FILE_NAME, sealed(self.to_bytes()))
 
     @classmethod
     def read(cls, directory: Path) -> IngressBase | None:
         """The base in ``directory``; None if the log is kept from its first entry on."""
         path = directory / FILE_NAME
         try:
-            return cls.from_bytes(path.read_bytes())
+            return cls.from_bytes(unsealed(path, path.read_bytes(), REMEDY))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UnbrokenError(
-                f"{path} is damaged ({error!r}): this ingress log cannot be continued. Remove the node's directory and "
-                "start the node again; it takes the log from another ingress node."
-            ) from None
+            raise Damaged(path, repr(error), REMEDY) from None

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from unbroken.config import milliseconds
 from unbroken.connectors.base import BadRow, Position
+from unbroken.connectors.budget import BAD_ROWS
 from unbroken.errors import require
 from unbroken.flow import Dataflow
 
@@ -180,7 +181,7 @@ def rules_of(flow: Dataflow) -> dict[str, BucketRule]:
 
 
 def screened(table: pa.Table, column: str, cut_ms: int) -> tuple[pa.Table, Ints, tuple[BadRow, ...]]:
-    """The rows whose event time can be used, these times in milliseconds, and the other rows."""
+    """The rows whose event time can be used, these times in milliseconds, and the first of the other rows."""
     times = table.column(column)
     micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
     missing = np.asarray(micros.is_null().to_numpy(), bool)
@@ -193,7 +194,7 @@ def screened(table: pa.Table, column: str, cut_ms: int) -> tuple[pa.Table, Ints,
         True: f"{column} is null, so the row has no event time",
         False: f"{column} is more than {TOLERANCE_MS // 1000} s after the time at which the row was read",
     }
-    places = np.flatnonzero(wrong)
+    places = np.flatnonzero(wrong)[:BAD_ROWS]
     bad = tuple(
         BadRow(json.dumps(row, default=str), reasons[bool(missing[place])], f"row {place}")
         for place, row in zip(places, table.take(pa.array(places)).to_pylist(), strict=True)

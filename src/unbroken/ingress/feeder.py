@@ -6,29 +6,51 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from unbroken.connectors.base import Cut, Rows, SourceReader
+from unbroken.connectors.base import Cut, SourceReader
 from unbroken.connectors.deadletter import DeadLetters
 from unbroken.connectors.push import MOST_HEARD, PushBatch, PushReader
 from unbroken.connectors.push_ledger import PushLedger
 from unbroken.digest import arrow_digest
 from unbroken.flow import Dataflow
 from unbroken.ingress.base import IngressBase
-from unbroken.ingress.buckets import BucketState
+from unbroken.ingress.buckets import BucketState, Step
+from unbroken.ingress.calls import Calls, Inline, Worker
+from unbroken.ingress.lanes import Closing, Deadline, Lane, PulseLane, State
 from unbroken.program import Consumer
 from unbroken.protocol.ids import ShardId, StreamId
 from unbroken.protocol.ingress import Entry
+from unbroken.protocol.setting_aside import is_passing
+from unbroken.protocol.skipping import Wish
 from unbroken.protocol.units import UnitHeader
+from unbroken.secret import masked
 from unbroken.sharding import split
 from unbroken.spark.types import arrow_schema
 from unbroken.transport.store import UnitStore, encode_unit
 
 log = logging.getLogger(__name__)
+
+CUT_S = 1.5
+"""How long sources are waited for that have yet to say how far they can be read. Longer than Kafka itself waits for its
+servers when they answered last time; one that is late once is not waited for again until it has answered."""
+
+READ_S = 0.25
+"""How long the rows of one source may hold up the others. Reads that take longer continue while others are written."""
+
+BASES = 512
+"""Pulses that a base can be made of. If consumers wait for a source that has failed, there are more, and only some of
+them are remembered: a base is then a bit older than it could be."""
+
+
+def calls_for(name: str, reader: SourceReader) -> Calls:
+    """Pushed rows are in memory; a call to any other source may take as long as it likes."""
+    return Inline() if isinstance(reader, PushReader) else Worker(f"source-{name}")
 
 
 @dataclass(frozen=True)
@@ -63,6 +85,20 @@ class Produced:
 
 
 @dataclass(frozen=True)
+class Stuck:
+    """A pulse of a source that is committed and not in a unit yet; ``held`` is the entry of the log that holds it."""
+
+    pulse: int
+    seconds: float
+    trouble: str = ""
+    held: int = 0
+    hangs: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class _Taken:
     """A pushed batch that counts, or a leave: its place in the log, and what the ledger is to know of it."""
 
@@ -71,6 +107,15 @@ class _Taken:
     producer: str
     sequence: int
     leaves: bool = False
+
+
+@dataclass
+class Pending:
+    """A pulse that some lanes have yet to take; ``states`` are those of lanes that have."""
+
+    mark: Mark
+    final: bool
+    states: dict[str, State] = field(default_factory=dict)
 
 
 class Feeder:
@@ -83,8 +128,13 @@ class Feeder:
     A feeder that starts from a ``base`` (with the pushes that wait before it) and is given the entries after it does
     exactly what the one did that was there from the first entry on. Units that are written already stay as they are.
 
+    Each source has a lane of its own: one that cannot be asked, or not be read, holds up no other. Its cuts are empty
+    meanwhile, the units of the others are written and given out, and its own units follow when it can be read.
+
     Invariants
     ----------
+    - ``_pending`` are the committed pulses that some lane has yet to take, in order.
+    - Headers in ``_ready`` are of units that are written, and have not been given out.
     - ``_marks`` are the pulses in the log after the last produced one, in order, after a mark for that one.
     - ``_produced`` are the pulses that a base may still be asked for; the bound on pulses in flight bounds them.
     - ``_ledgers`` are as of the last base; ``_taken`` are the batches after it, ``_waiting`` those before it that are
@@ -98,21 +148,22 @@ class Feeder:
         consumers: Callable[[str], tuple[Consumer, ...]],
         store: UnitStore,
         outbox_path: Callable[[StreamId, int], Path],
-        dead_letters: Path,
+        letters: DeadLetters,
         base: IngressBase | None = None,
         waiting: Iterable[Entry] = (),
+        calls: Callable[[str, SourceReader], Calls] = calls_for,
     ) -> None:
+        self._flow = flow
+        self._calls = calls
         self._consumers = consumers
         self._store = store
         self._outbox_path = outbox_path
-        self._letters = DeadLetters(dead_letters)
+        self._letters = letters
         self._readers: dict[str, SourceReader] = {
             name: source.connector.open() for name, source in flow.sources.items()
         }
-        self._empty = {
-            name: Rows(arrow_schema(source.connector.schema).empty_table()) for name, source in flow.sources.items()
-        }
         base = base or IngressBase()
+        self._base_rows = (base.rows, base.bad_rows)
         self._marks = [Mark(base.index, base.positions, base.last_cut_ms, base.generation)]
         self._produced: deque[Produced] = deque()
         self._ledgers = {name: base.ledger(name) for name in self.push_readers()}
@@ -131,6 +182,19 @@ class Feeder:
         for name in heeding.keys() & base.producers.keys():
             # They were heard by then, not just now: one that has failed is not back because this node has restarted.
             heeding[name].expect(base.producers[name], base.last_cut_ms)
+        self._pulse = base.pulse
+        self._pending: dict[int, Pending] = {}
+        self._ready: list[UnitHeader] = []
+        self._away_ms: dict[str, int | None] = {}
+        self._lanes: Mapping[str, Lane] = self._open_lanes(base)
+
+    def _open_lanes(self, base: IngressBase) -> Mapping[str, Lane]:
+        lanes: dict[str, Lane] = {}
+        for name, source in self._flow.sources.items():
+            reader = self._readers[name]
+            calls = Inline() if reader.paces else self._calls(name, reader)
+            lanes[name] = PulseLane(reader, arrow_schema(source.connector.schema), calls, base.pulse)
+        return lanes
 
     def ledgers(self) -> dict[str, PushLedger]:
         """The push ledgers as of the base this feeder started from: entries after it are to be accepted by them."""
@@ -140,11 +204,23 @@ class Feeder:
         """An entry is in this node's log and nothing follows it: the next pulse, if cut by this node, starts there."""
         while self._marks[-1].index >= entry.index and len(self._marks) > 1:
             self._marks.pop()
+        for lane in self._lanes.values():
+            lane.holds.dropped(entry.index)
         if entry.pulse:
             self._marks.append(Mark.of(entry))
+            return
+        wish = Wish.from_bytes(entry.body)
+        holder = None if wish is None else self._lanes.get(wish.source)
+        if wish is not None and holder is not None and wish.pulse > holder.done:
+            holder.holds.persisted(entry.index, wish)
+
+    @property
+    def last_cut_ms(self) -> int:
+        """The time of the last pulse in this node's log."""
+        return self._marks[-1].cut_ms
 
     def poll(self, now_ms: int, generation: int, layout: int = 0, *, paused: bool = False) -> tuple[bytes, bool]:
-        """The record of the next pulse, and whether it is the last. Generations never go back.
+        """The record of the next pulse, cut at ``now_ms``, and whether it is the last. Generations never go back.
 
         While the flow is ``paused``, no source is asked, and all of them stay where they are.
         """
@@ -161,8 +237,12 @@ class Feeder:
         return json.dumps(record, separators=(",", ":")).encode(), all(cut.exhausted for cut in cuts.values())
 
     def _cuts(self, positions: Mapping[str, Any], cut_ms: int) -> dict[str, Cut]:
-        """How far each source can be read."""
-        return {name: reader.poll(positions.get(name), cut_ms) for name, reader in self._readers.items()}
+        """How far each source can be read. One that fails or does not answer in time counts as one that cannot be
+        reached, and stays where it is."""
+        for name, lane in self._lanes.items():
+            lane.ask_cut(positions.get(name), cut_ms)
+        deadline = Deadline(CUT_S)
+        return {name: lane.cut(positions.get(name), deadline) for name, lane in self._lanes.items()}
 
     def _stay(self, positions: Mapping[str, Any]) -> dict[str, Cut]:
         """The end of the pulse before; that of pushed rows is an entry of the log, also before the first of them."""
@@ -171,7 +251,7 @@ class Feeder:
 
     def _said(self, cuts: Mapping[str, Cut]) -> dict[str, Any]:
         """What else the record says of the sources."""
-        return {}
+        return {"unreachable": [name for name, cut in cuts.items() if not cut.reachable]}
 
     def take_push(self, entry: Entry, now_ms: int | None = None) -> PushBatch:
         """Rows pushed to a source became part of the log, and are no duplicate.
@@ -191,51 +271,171 @@ class Feeder:
         """When an entry came, by the cut that follows it in the log; if none does, by the last one before it."""
         return next((mark.cut_ms for mark in self._marks if mark.index > entry.index), self._marks[-1].cut_ms)
 
+    # --- producing ------------------------------------------------------------------------------------
+
     def produce(self, entry: Entry) -> tuple[UnitHeader, ...]:
-        """Write the units of a committed pulse."""
-        record = json.loads(entry.body)
-        mark = Mark.of(entry)
+        """Take a committed pulse, and write the units that are whole with it or with earlier ones."""
+        if entry.pulse > self._pulse:
+            self._pulse = entry.pulse
+            record = json.loads(entry.body)
+            mark = Mark.of(entry)
+            self._marks = [mark, *(later for later in self._marks if later.index > entry.index)]
+            self._pending[entry.pulse] = Pending(mark, entry.final)
+            for name, lane in self._lanes.items():
+                step = self._step(entry, mark, name, record)
+                lane.add(step)
+                self._away_ms[name] = None if step.reachable else self._away_ms.get(name) or mark.cut_ms
+        return self.collect()
+
+    def _step(self, entry: Entry, mark: Mark, name: str, record: Mapping[str, Any]) -> Step:
+        start, end = record["spans"][name]
+        return Step(entry.pulse, mark.cut_ms, start, end, name not in record["unreachable"], final=entry.final)
+
+    def collect(self) -> tuple[UnitHeader, ...]:
+        """Write the units of committed pulses whose rows can be had at this moment, and give out their headers."""
+        for lane in self._lanes.values():
+            lane.ask_rows()
+        deadline = Deadline(READ_S)
+        for name, lane in self._lanes.items():
+            while (closing := lane.closing(deadline)) is not None:
+                if not self._settle(name, lane, closing) or not deadline.left_s:
+                    break  # others have rows to be written, too
+        self._advance()
+        self._count()
+        ready, self._ready = tuple(self._ready), []
+        return ready
+
+    def _settle(self, name: str, lane: Lane, closing: Closing) -> bool:
+        """Write what a step makes of a lane; False if its rows cannot be made into units."""
+        pending = self._pending[closing.step.pulse]
         headers: list[UnitHeader] = []
-        rows_taken = bad_rows = 0
-        for name, (start, end) in record["spans"].items():
-            # A source that cannot be reached, or is not to be read, holds nobody up if nothing is wanted of it.
-            rows = self._empty[name] if start == end else self._readers[name].read(start, end)
-            if rows.bad:
-                self._letters.write(name, entry.pulse, rows.bad)
-            bad_rows += len(rows.bad)
-            rows_taken += rows.table.num_rows
-            headers += self._write(name, entry.pulse, mark, rows.table, final=entry.final)
-        # Only when the pulse is whole: if a source fails, the pulse is read again from the start.
-        self.rows += rows_taken
-        self.bad_rows += bad_rows
-        for name, reader in self.push_readers().items():
-            reader.forget(mark.positions[name])
-        self._marks = [mark, *(later for later in self._marks if later.index > entry.index)]
-        self._produced.append(Produced(entry.pulse, mark, self.rows, self.bad_rows, entry.final))
-        return tuple(headers)
+        try:
+            for unit, table in closing.units:
+                headers += self._write_unit(name, unit, table, pending, closing)
+        except Exception as error:
+            if is_passing(error):
+                raise
+            lane.refuse(error)
+            return False
+        if closing.bad:
+            self._letters.write(name, closing.step.pulse, closing.bad)
+        lane.settle(closing)
+        self._ready += headers
+        pending.states[name] = closing.state
+        if isinstance(lane.reader, PushReader):
+            lane.reader.forget(pending.mark.positions[name] or 0)
+        return True
+
+    def _write_unit(
+        self, name: str, unit: int, table: pa.Table, pending: Pending, closing: Closing
+    ) -> list[UnitHeader]:
+        return self._write(name, unit, pending.mark, table, final=pending.final, anew=closing.spoiled)
+
+    def _advance(self) -> None:
+        """Remember the pulses that all lanes have taken, as what a base can be made of."""
+        for pulse, pending in list(self._pending.items()):
+            if len(pending.states) < len(self._lanes):
+                return
+            if pending.final:
+                self._finish(pending)
+            del self._pending[pulse]
+            rows, bad_rows = self._totals(pending.states)
+            buckets = {name: state for name, state in pending.states.items() if isinstance(state, BucketState)}
+            self._produced.append(Produced(pulse, pending.mark, rows, bad_rows, pending.final, buckets))
+            if len(self._produced) > BASES:
+                kept = [*islice(self._produced, 1, None, 2)]
+                self._produced.clear()
+                self._produced.extend(kept)
+
+    def _finish(self, pending: Pending) -> None:
+        """The last pulse is taken by all lanes."""
+
+    def _totals(self, states: Mapping[str, State]) -> tuple[int, int]:
+        """Rows that were taken, and bad ones, since the flow began."""
+        rows, bad_rows = self._base_rows
+        return (
+            rows + sum(state.rows for state in states.values()),
+            bad_rows + sum(state.bad_rows for state in states.values()),
+        )
+
+    def _count(self) -> None:
+        states = {name: lane.tally for name, lane in self._lanes.items() if lane.tally is not None}
+        self.rows, self.bad_rows = self._totals(states)
+        self.late_rows = sum(state.late_rows for state in states.values())
+
+    # --- how the sources are ----------------------------------------------------------------------------
 
     @property
     def behind(self) -> bool:
         """Whether there is more to be had from `collect`, now or after a while."""
-        return False
+        return any(lane.steps for lane in self._lanes.values())
 
     @property
     def failing(self) -> bool:
         """Whether a source that is to be read has failed, and not only taken long."""
-        return False
+        return any(lane.failed for lane in self._lanes.values() if lane.steps)
 
     @property
     def troubles(self) -> Mapping[str, str]:
-        """Why sources cannot be read at this moment, if others go on meanwhile."""
-        return {}
+        """Why sources cannot be read at this moment, while others are."""
+        return {name: masked(lane.trouble) for name, lane in self._lanes.items() if lane.trouble}
 
     def unreached_ms(self) -> Mapping[str, int]:
-        """For how long sources could not be asked, by the clock of the log, if others go on meanwhile."""
-        return {}
+        """For how long sources could not be asked, by the clock of the log, while others were."""
+        newest = self._marks[0].cut_ms
+        return {name: newest - since for name, since in dict(self._away_ms).items() if since is not None}
 
-    def collect(self) -> tuple[UnitHeader, ...]:
-        """Write the units of pulses that were committed earlier and could not be read then."""
-        return ()
+    def asking_s(self) -> dict[str, float]:
+        """For how long sources that are asked how far they can be read have not answered. Any thread may call it."""
+        return {name: age_s for name, lane in self._lanes.items() if (age_s := round(lane.asking_s, 1))}
+
+    def stuck(self) -> dict[str, Stuck]:
+        """The sources that have a committed pulse to be read, the first such pulse of each, for how long, and why.
+
+        May be called by any thread.
+        """
+        found: dict[str, Stuck] = {}
+        for name, lane in self._lanes.items():
+            try:
+                step = lane.steps[0]
+            except IndexError:
+                continue
+            # One that is committed is on the disks of all members, and outlives a restart of each of them.
+            held = lane.holds.agreed.get(step.pulse, 0)
+            found[name] = Stuck(step.pulse, round(lane.stuck_s, 1), masked(lane.trouble), held, lane.hangs)
+        return found
+
+    def take_wish(self, index: int, wish: Wish) -> str | None:
+        """A wish about a source is committed; what is to be told of it."""
+        lane = self._lanes.get(wish.source)
+        if lane is None or wish.pulse <= lane.done:
+            return None  # it is older than the base, or was refused
+        before = len(lane.holds.skipped)
+        lane.holds.committed(index, wish)
+        if len(lane.holds.skipped) == before:
+            return None
+        if lane.hangs:
+            # A call that never comes back would keep all that is asked after it waiting.
+            reader = self._flow.sources[wish.source].connector.open()
+            self._readers[wish.source] = reader
+            lane.renew(reader, self._calls(wish.source, reader))
+        trouble = masked(lane.trouble)
+        return f"rows of source {wish.source} in pulse {wish.pulse} are skipped, see its dead letters: {trouble}"
+
+    def holds(self) -> dict[tuple[str, int], int]:
+        """The pulses that are held at this moment, by source, with the entry that holds them."""
+        return {(name, pulse): at for name, lane in self._lanes.items() for pulse, at in lane.holds.agreed.items()}
+
+    def set_aside(self) -> list[str]:
+        """What is to be told about rows that were set aside since this was asked last."""
+        out: list[str] = []
+        for name, lane in self._lanes.items():
+            reasons, lane.aside = lane.aside, []
+            for reason in reasons:
+                out.append(f"rows of source {name} are set aside, see its dead letters: {reason}")
+        return out
+
+    # --- the base ---------------------------------------------------------------------------------------
 
     def base_after(self, units: Mapping[str, int]) -> IngressBase | None:
         """The base if every unit of each source up to the given one is with its consumers, as `base_at`."""
@@ -258,7 +458,7 @@ class Feeder:
             if not batch.leaves:
                 self._ledgers[batch.source].accept(batch.producer, batch.sequence)
                 self._waiting.append(batch)
-        self._waiting = [batch for batch in self._waiting if batch.index > done.mark.positions[batch.source]]
+        self._waiting = [batch for batch in self._waiting if batch.index > (done.mark.positions[batch.source] or 0)]
         waiting = {name: tuple(b.index for b in self._waiting if b.source == name) for name in self._ledgers}
         return IngressBase(
             done.mark.index,
@@ -286,17 +486,25 @@ class Feeder:
             del producers[next(iter(producers))]
 
     def close(self) -> None:
-        for reader in self._readers.values():
-            reader.close()
+        for lane in self._lanes.values():
+            lane.close()
 
     def push_readers(self) -> Mapping[str, PushReader]:
         return {name: reader for name, reader in self._readers.items() if isinstance(reader, PushReader)}
 
     def _write(
-        self, source: str, number: int, mark: Mark, table: pa.Table, *, final: bool, fold: int = 0
+        self,
+        source: str,
+        number: int,
+        mark: Mark,
+        table: pa.Table,
+        *,
+        final: bool,
+        fold: int = 0,
+        anew: bool = False,
     ) -> list[UnitHeader]:
         """Write one unit of a source, split for its consumers; the entry of ``mark`` makes it whole, and with it those
-        up to ``fold``."""
+        up to ``fold``. With ``anew``, files of it that are there count for nothing."""
         out: list[UnitHeader] = []
         for consumer in self._consumers(source):
             for index, piece in enumerate(split(table, consumer.keys, consumer.shards)):
@@ -314,7 +522,7 @@ class Feeder:
                     fold=fold,
                 )
                 path = self._outbox_path(stream, number)
-                if not path.exists():
+                if anew or not path.exists():
                     self._store.write(path, encode_unit(header, piece))
                 out.append(header)
         return out

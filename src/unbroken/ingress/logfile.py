@@ -1,19 +1,18 @@
-"""The ingress log on disk: length-prefixed entries in segment files, dropped from the front when done with."""
+"""The ingress log on disk: entries with checksums in segment files, dropped from the front when done with."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import struct
 import threading
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
+from unbroken.checksum import Damaged
 from unbroken.errors import UnbrokenError
 from unbroken.ingress.base import FILE_NAME, IngressBase
+from unbroken.ingress.records import entry_bytes, read_segment
 from unbroken.protocol.ingress import Entry
 
 SEGMENT_BYTES = 4 * 1024 * 1024
@@ -25,22 +24,27 @@ BASE_PULSES = 20
 LINK_ATTEMPTS = 100
 """Times a base that vanishes while it is linked is looked for again; it is replaced once in twenty pulses."""
 
-_LENGTHS = struct.Struct(">II")
+COPY = "Let the node copy the ingress log from another member: remove the directory of this log and restart the node."
 
 
 class IngressLogFile:
     """Appends entries to ``<number>-<first index>.log`` files; files are numbered in the order they are written.
 
     An entry written again replaces the earlier one and everything that followed it, as in the log in memory.
-    ``append`` flushes to the operating system: an acknowledged entry survives the kill of every process. A file
-    that an earlier process left is never appended to, because it may end in a torn entry.
+    ``append`` hands entries to the operating system: they survive the kill of every process. ``force`` puts what was
+    appended on disk, with the names of its files: then they survive a power failure. The last file may end in a torn
+    entry, which a crash left: it was never acknowledged. A process that starts cuts it off before it begins a file of
+    its own. Anything else that is not as it was written is damage, and is reported instead of read.
 
-    ``base.json`` stands for the entries that are done with. It is written before they are deleted, so base and
-    entries together are always the whole log. One thread appends, another may trim or pin meanwhile.
+    ``base.json`` stands for the entries that are done with. It is written before they are deleted, and after the
+    entries that it relies on are on disk, so base and entries together are always the whole log. One thread appends and
+    forces, another may trim or pin meanwhile.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._unforced: dict[Path, int] = {}
+        self._opened = 0
         directory.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO | None = None
         self._path: Path | None = None
@@ -52,30 +56,56 @@ class IngressLogFile:
         """The base on disk; the empty one if there is none."""
         return self._base
 
-    def append(self, entry: Entry) -> None:
-        head = json.dumps([entry.index, entry.term, entry.pulse, entry.final]).encode()
+    def append(self, *entries: Entry) -> None:
+        """Hand entries to the operating system, in one piece as far as they go to one file."""
         with self._lock:
-            if self._file is None or self._file.tell() >= SEGMENT_BYTES:
-                self._open(entry.index)
-            file = self._file
-            assert file is not None
-            file.write(_LENGTHS.pack(len(head), len(entry.body)) + head + entry.body)
-            file.flush()
+            for entry in entries:
+                if self._file is None or self._file.tell() >= SEGMENT_BYTES:
+                    self._open(entry.index)
+                assert self._file is not None
+                self._file.write(entry_bytes(entry))
+            if self._file is not None:
+                self._file.flush()
+
+    def force(self) -> None:
+        """Put everything that was appended on disk; from any thread. Nothing else waits for it."""
+        with self._lock:
+            unforced = dict(self._unforced)
+        for path in unforced:
+            with contextlib.suppress(FileNotFoundError):
+                _sync(path)
+        with self._lock:
+            for path, opened in unforced.items():
+                # The file that is being written will be written to again, and another may have been begun meanwhile.
+                if path != self._path and self._unforced.get(path) == opened:
+                    del self._unforced[path]
 
     def read(self) -> list[Entry]:
         """The entries after the base in order; a torn entry at the end was never acknowledged and is left out."""
-        return [entry for entry in self.read_all() if entry.index > self._base.index]
+        entries = [entry for entry in self.read_all() if entry.index > self._base.index]
+        for index, entry in enumerate(entries, start=self._base.index + 1):
+            if entry.index != index:
+                raise Damaged(self._directory, f"entry {index} is missing", COPY)
+        return entries
 
     def read_waiting(self) -> list[Entry]:
-        """The pushes before the base that are cut by a pulse after it."""
+        """The pushes before the base that are cut by a pulse after it: all of them were acknowledged."""
         wanted = {index for indexes in self._base.waiting.values() for index in indexes}
-        return [entry for entry in self.read_all() if entry.index in wanted] if wanted else []
+        found = [entry for entry in self.read_all() if entry.index in wanted] if wanted else []
+        missing = sorted(wanted - {entry.index for entry in found})
+        if missing:
+            raise Damaged(self._directory, f"entry {missing[0]}, which the base relies on, is missing", COPY)
+        return found
 
     def read_all(self) -> list[Entry]:
         """Every entry on disk, also those that only share a file with one that is needed."""
         entries: dict[int, Entry] = {}
-        for path in self._segments():
-            for entry in _entries_in(path):
+        segments = self._segments()
+        for path in segments:
+            segment = read_segment(path)
+            if segment.torn and path != segments[-1]:
+                raise Damaged(path, f"it ends within the entry at byte {segment.end}, and others follow it", COPY)
+            for entry in segment.entries:
                 while entries and next(reversed(entries)) >= entry.index:
                     entries.popitem()
                 entries[entry.index] = entry
@@ -88,6 +118,7 @@ class IngressLogFile:
         needless = self._needless(base.done_through)
         if not needless and not base.finished and base.pulse - self._base.pulse < BASE_PULSES:
             return False
+        self.force()
         base.write(self._directory)
         self._base = base
         with self._lock:
@@ -135,9 +166,16 @@ class IngressLogFile:
     def _open(self, first: int) -> None:
         self._close()
         present = self._segments()
+        self._opened += 1
+        if self._path is None:
+            # The directory of a replica may be as new as its first entry, and so may the one above.
+            self._unforced |= dict.fromkeys(list(self._directory.parents)[:2], self._opened)
+            if present:
+                _cut_torn_entry(present[-1])
         number = int(present[-1].stem.partition("-")[0]) + 1 if present else 1
         self._path = self._directory / f"{number:08d}-{first:016d}.log"
         self._file = self._path.open("xb")
+        self._unforced |= {self._path: self._opened, self._directory: self._opened}
 
     def _needless(self, through: int) -> list[Path]:
         """The segments of which only entries up to ``through`` are left."""
@@ -148,16 +186,19 @@ class IngressLogFile:
         return sorted(self._directory.glob("*.log"))
 
 
-def _entries_in(path: Path) -> Iterator[Entry]:
-    """The whole entries of a segment file."""
-    data = path.read_bytes()
-    at = 0
-    while at + _LENGTHS.size <= len(data):
-        head_length, body_length = _LENGTHS.unpack_from(data, at)
-        end = at + _LENGTHS.size + head_length + body_length
-        if end > len(data):
-            return
-        head = json.loads(data[at + _LENGTHS.size : at + _LENGTHS.size + head_length])
-        index, term, pulse, final = int(head[0]), int(head[1]), int(head[2]), bool(head[3])
-        yield Entry(index, term, data[end - body_length : end], pulse, final)
-        at = end
+def _cut_torn_entry(path: Path) -> None:
+    """Remove what a crash left of an entry at the end of a file, before other files follow it."""
+    segment = read_segment(path)
+    if segment.torn:
+        with path.open("r+b") as file:
+            file.truncate(segment.end)
+            os.fsync(file.fileno())
+
+
+def _sync(path: Path) -> None:
+    """Force a file or a directory to disk, without times that nothing reads where that can be left out."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        getattr(os, "fdatasync", os.fsync)(handle)
+    finally:
+        os.close(handle)

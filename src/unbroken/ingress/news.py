@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from unbroken.protocol.cut_clock import SLEW, ClockStep
+
 WORTH_S = 2.0
 """A source that is in trouble for a shorter time is not worth a sentence: a slow read looks like that, too."""
 
@@ -16,8 +18,15 @@ class SourceNews:
         self._since: dict[str, float] = {}
         self._told: dict[str, str] = {}
 
-    def sentences(self, now_s: float, troubles: Mapping[str, str], unreached_ms: Mapping[str, int]) -> list[str]:
-        """What is new. ``unreached_ms`` says for how long sources could not be asked, on the node that asks them."""
+    def sentences(
+        self,
+        now_s: float,
+        troubles: Mapping[str, str],
+        unreached_ms: Mapping[str, int],
+        step: ClockStep | None = None,
+    ) -> list[str]:
+        """What is new, also about the clock of this node. ``unreached_ms`` says for how long sources could not be
+        asked, on the node that asks them."""
         self._since = {name: self._since.get(name, now_s) for name in troubles}
         lasting = {name for name, since in self._since.items() if now_s - since >= WORTH_S}
         lasting |= {name for name, ms in unreached_ms.items() if ms >= WORTH_S * 1000}
@@ -30,4 +39,13 @@ class SourceNews:
         for name in sorted(self._told.keys() - lasting - troubles.keys() - unreached_ms.keys()):
             del self._told[name]
             out.append(f"source {name} is read again on {self._node}")
+        if step is not None and step.offset_ms == 0:
+            out.append(f"the clock of {self._node} agrees with the time of the flow again")
+        elif step is not None:
+            stands = f"{abs(step.offset_ms) / 1000:.1f} s {'ahead of' if step.offset_ms > 0 else 'behind'}"
+            rate = f"{SLEW * 100:.0f} s in 100 s"
+            out.append(
+                f"the clock of {self._node} is {stands} the time of the flow, which follows it slowly, by {rate}. "
+                "Correct the clock of the node."
+            )
         return out

@@ -103,6 +103,9 @@ def fill(out: _Samples, status: Status) -> None:
     _not_at_work(out, status)
     _streams(out, status)
     _units(out, status)
+    letters = status.get("dead_letters", {})
+    out.add("dead_letters_lost_total", letters.get("lost", 0))
+    out.add("dead_letters_removed_total", letters.get("removed", 0))
     if "ingress" in status:
         _ingress(out, status["ingress"])
 
@@ -184,6 +187,8 @@ def _streams(out: _Samples, status: Status) -> None:
         out.add("sink_units_delivered_total", facts["delivered"], *labels)
         out.add("sink_units_written_total", facts["written_here"], *labels)
         out.add("sink_wait_seconds", _seconds(facts.get("waits_ms")), *labels)
+        out.add("sink_busy_seconds", _seconds(facts["busy_ms"]), *labels)
+        out.add("sink_stopped", facts["stopped"] is not None, *labels)
     for name, facts in status.get("outboxes", {}).items():
         stream = StreamId.parse(name)
         out.add("outbox_units", facts["kept"], str(stream.producer), str(stream.consumer))
@@ -196,6 +201,7 @@ def _units(out: _Samples, status: Status) -> None:
         ("duplicates_dropped", "units_duplicate"),
         ("units_refused", "units_refused"),
         ("units_given_up", "units_given_up"),
+        ("units_set_aside", "units_set_aside"),
         ("tentative_units", "tentative_units"),
         ("tentative_rows", "tentative_rows"),
     ):
@@ -218,8 +224,14 @@ def _ingress(out: _Samples, facts: Mapping[str, Any]) -> None:
     out.add("source_rows_total", facts["rows"])
     out.add("source_rows_bad_total", facts["bad_rows"])
     out.add("source_rows_late_total", facts["late_rows"])
+    out.add("ingress_clock_offset_seconds", _seconds(facts["clock_offset_ms"]))
     for source, away_ms in facts["unreached_ms"].items():
         out.add("source_unreached_seconds", _seconds(away_ms), source)
+    out.add("ingress_busy_seconds", _seconds(facts["busy_ms"]))
+    for source, asking_s in facts.get("asking_s", {}).items():
+        out.add("source_asking_seconds", asking_s, source)
+    for source, stuck in facts["stuck"].items():
+        out.add("source_stuck_seconds", stuck["seconds"], source)
 
 
 def _names(replica: str) -> tuple[str, str]:

@@ -48,6 +48,9 @@ DEFINITIONS = (
     _counter("sink_units_delivered", SINK, "Units of a shard that a sink has, whichever replica brought them."),
     _counter("sink_units_written", SINK, "Units of a shard that this node put into a sink since it was started."),
     _gauge("sink_wait_seconds", SINK, "How long the oldest result that a sink does not have yet has been ready here."),
+    _gauge("sink_busy_seconds", SINK, "How long a sink has not come back from one attempt to hand it a unit."),
+    _gauge("sink_stopped", SINK, "1 if a sink has stopped at a unit that it refuses, because it was declared to."),
+    _counter("units_set_aside", NODE, "Units that their sink refuses and whose rows are dead letters."),
     _counter("units_given_up", NODE, "Units that a sink may lack, where the guarantee is at most once."),
     # Redundancy
     _gauge("redundancy_degraded", SHARD, "1 while fewer replicas of a shard count and can be reached than are wanted."),
@@ -109,7 +112,17 @@ DEFINITIONS = (
     _counter("source_rows", NODE, "Rows that were taken from the sources since the flow began."),
     _counter("source_rows_bad", NODE, "Rows that could not be read and are kept as dead letters."),
     _counter("source_rows_late", NODE, "Rows that came after their bucket of event time was closed."),
+    _gauge(
+        "ingress_clock_offset_seconds",
+        NODE,
+        "How far the clock of the machine is ahead of the time by which pulses are cut; it is followed slowly.",
+    ),
     _gauge("source_unreached_seconds", (*NODE, "source"), "How long a source could not be asked while others went on."),
+    _gauge("source_asking_seconds", (*NODE, "source"), "How long a source has not said how far it can be read."),
+    _gauge("source_stuck_seconds", (*NODE, "source"), "How long the rows of a committed pulse of a source wait."),
+    _gauge("ingress_busy_seconds", NODE, "How long the thread of the ingress has been at one job."),
+    _counter("dead_letters_lost", NODE, "Rows that could not be written to the dead letters since the node started."),
+    _counter("dead_letters_removed", NODE, "Files of dead letters that were removed because of size or age."),
     # The node
     _gauge("node_info", (*NODE, "version"), "1, with the version of Unbroken that the node runs."),
     _gauge("node_running", NODE, "1 when the queries of a node are started, 0 before."),

@@ -20,6 +20,9 @@ MAX_LAG_MS = 5_000.0
 """Lag up to which a replica counts as caught up, unless the question says otherwise: more than any pulse that a flow
 with room settles at, and less than anybody would call an outage."""
 
+STUCK_MS = 30_000.0
+"""How long the ingress, a source or a sink may be at one piece of work. Systems that fail over are back before that."""
+
 
 @dataclass(frozen=True)
 class Lack:
@@ -73,7 +76,38 @@ def readiness(status: Mapping[str, Any], max_lag_ms: float = MAX_LAG_MS) -> Read
     ingress = status.get("ingress")
     if ingress is not None and node not in ingress["members"] and not any(r.startswith("ingress.") for r in joining):
         missing.append(Lack("ingress", "this node's part of the ingress is not in sync with the others"))
-    return Readiness(node, max_lag_ms, tuple(missing))
+    return Readiness(node, max_lag_ms, (*missing, *stuck_parts(status)))
+
+
+def stuck_parts(status: Mapping[str, Any]) -> list[Lack]:
+    """The ingress, sources and sinks of a node that make no progress; sinks that have stopped are among them."""
+    return [*_stuck_ingress(status.get("ingress") or {}), *_stuck_sinks(status.get("sinks", {}))]
+
+
+def _stuck_ingress(ingress: Mapping[str, Any]) -> list[Lack]:
+    out: list[Lack] = []
+    if ingress.get("busy_ms", 0.0) > STUCK_MS:
+        out.append(Lack("ingress", f"its thread has been at one job for {ingress['busy_ms'] / 1000:.0f} s"))
+    for source, facts in ingress.get("stuck", {}).items():
+        if facts["seconds"] * 1000 > STUCK_MS:
+            why = f": {facts['trouble']}" if facts["trouble"] else ""
+            waits = f"its rows of pulse {facts['pulse']} have not been read for {facts['seconds']:.0f} s{why}"
+            out.append(Lack(f"source {source}", waits))
+    for source, asking_s in ingress.get("asking_s", {}).items():
+        if asking_s * 1000 > STUCK_MS:
+            out.append(Lack(f"source {source}", f"it has not said for {asking_s:.0f} s how far it can be read"))
+    return out
+
+
+def _stuck_sinks(sinks: Mapping[str, Mapping[str, Any]]) -> list[Lack]:
+    out: list[Lack] = []
+    for stream, facts in sinks.items():
+        if facts.get("stopped") is not None:
+            out.append(Lack(f"sink {stream}", f"it has stopped at unit {facts['stopped']}, which it refuses"))
+        elif max(facts.get("waits_ms") or 0.0, facts.get("busy_ms", 0.0)) > STUCK_MS:
+            age_s = max(facts.get("waits_ms") or 0.0, facts.get("busy_ms", 0.0)) / 1000
+            out.append(Lack(f"sink {stream}", f"it has not taken its next unit for {age_s:.0f} s"))
+    return out
 
 
 def _joins(facts: Mapping[str, Any]) -> str:

@@ -1,43 +1,50 @@
 """The HTTP endpoint of a node for monitoring systems: ``/metrics``, ``/ready`` and ``/live``.
 
-It can only be read, so it asks for no token; it listens on the node's own address.
+It can only be read, so it asks for no token; it listens on the node's own address. What strangers can use up is
+bounded, see `unbroken.guarded_http`, and each kind of question has places of its own: no number of scrapes, nor a
+status that does not answer, takes ``/live`` away, which a cluster manager takes for the death of the node.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from urllib.parse import parse_qs
 
-from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
-from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from unbroken.errors import UnbrokenError
+from unbroken.guarded_http import HttpLimits
 from unbroken.metrics.collector import Facts, NodeCollector, Status
 from unbroken.metrics.readiness import Lack, Readiness, max_lag_of, readiness
+from unbroken.serving import AppServer
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 16
-"""Questions that are answered at the same time; a further one is turned away. A few scrapers and probes is what to
-expect, and each question has a thread."""
+LIMITS = HttpLimits(most=64, most_each=32, header_s=5.0, stall_s=10.0)
+"""A few scrapers and probes is what to expect."""
 
-IDLE_S = 10.0
-"""How long a connection may be silent. One request is answered on each."""
+AT_ONCE = 8
+"""Questions of one kind that are answered at a time, each by a thread; a further one is turned away."""
+
+ANSWER_S = 10.0
+"""How long an answer may take; the work ends when the node has answered."""
 
 STUCK_S = 30.0
 """Silence of the node's loop after which the node does not count as alive. The loop looks around five times a second,
 and the longest thing it does between is to write a file."""
 
 Answer = tuple[int, str, bytes]
-WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-
-_TEXTS = {200: "200 OK", 400: "400 Bad Request", 404: "404 Not Found", 405: "405 Method Not Allowed"}
-_TEXTS |= {500: "500 Internal Server Error", 503: "503 Service Unavailable"}
 
 _INDEX = """An Unbroken node.
 /metrics             for Prometheus
@@ -57,6 +64,8 @@ class MetricsServer:
         Asked when somebody wants to know; it may take a while.
     silence_s
         How long the node's loop has not turned; None while it has not begun. It answers at once.
+    hung
+        Which other thread has hung for so long that only a restart helps; None if none has. It answers at once.
     """
 
     def __init__(
@@ -68,16 +77,18 @@ class MetricsServer:
         *,
         status: Callable[[], Status],
         silence_s: Callable[[], float | None],
+        hung: Callable[[], str | None] = lambda: None,
+        limits: HttpLimits = LIMITS,
     ) -> None:
+        self._limits = limits
         self.host = host
         self.port = port
         facts = Facts(status)
         registry = CollectorRegistry()
         registry.register(NodeCollector(flow, node, facts))
         ProcessCollector(registry=registry)
-        self._site = _Site(node, facts, silence_s, make_wsgi_app(registry))
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
+        self.app = _Site(node, facts, silence_s, hung, registry)
+        self._server: AppServer | None = None
 
     @property
     def address(self) -> str:
@@ -86,125 +97,111 @@ class MetricsServer:
 
     def start(self) -> None:
         """Listen and answer; UnbrokenError if the port cannot be had."""
-        kind = _Server6 if ":" in self.host else _Server
+        server = AppServer(self.app, self.host, self.port, "metrics", limits=self._limits)
         try:
-            server = make_server(self.host, self.port, self._site, server_class=kind, handler_class=_Handler)
-        except (OSError, OverflowError) as error:
+            server.start()
+        except (UnbrokenError, OverflowError) as error:
             raise UnbrokenError(
-                f"cannot listen for metrics on {self.address}: {error}. Choose another port with --metrics-port or "
+                f"cannot listen for metrics on {self.address}: {error} Choose another port with --metrics-port or "
                 "the setting metrics_port; 0 takes a free one."
             ) from error
-        self.port = server.server_port
+        self.port = server.port
         self._server = server
-        # It is told to stop by a flag that it looks at this often.
-        self._thread = threading.Thread(
-            target=server.serve_forever, kwargs={"poll_interval": 0.2}, name=f"metrics-{self.port}", daemon=True
-        )
-        self._thread.start()
 
     def stop(self, deadline_s: float = 2.0) -> bool:
-        """Stop listening and end the thread; False if it did not end in time (it ends with the process).
-
-        Answers that are being given end with their connections, after ``IDLE_S`` at the latest, or with the process.
-        """
-        server, thread = self._server, self._thread
-        if server is None or thread is None:
+        """Stop listening and end the thread; False if it did not end in time (it ends with the process)."""
+        if self._server is None:
             return True
-        server.ask_to_stop()
-        thread.join(deadline_s)
-        server.server_close()
-        return not thread.is_alive()
+        return self._server.stop(deadline_s)
 
 
-class _Server(ThreadingWSGIServer):
-    """One thread for each question, and not more questions than ``MAX_CONNECTIONS`` at a time."""
+class _Desk:
+    """Answers one kind of question, a few at a time, each within a deadline.
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        super().__init__(*arguments, **named)
+    The threads are daemons: one whose question is never answered must not keep the process from ending. It keeps its
+    place until then.
+    """
 
-    def server_bind(self) -> None:
-        """As usual, without asking the name service who this is: that can take as long as it likes."""
-        self.server_name = str(self.server_address[0])
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_port = self.server_address[1]
-        self.setup_environ()
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._free = threading.BoundedSemaphore(AT_ONCE)
 
-    def ask_to_stop(self) -> None:
-        """Without waiting, which ``shutdown`` does for as long as it takes."""
-        threading.Thread(target=self.shutdown, name="metrics-stop", daemon=True).start()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
+    async def ask(self, question: Callable[[], Answer]) -> Answer:
         if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+            return _text(503, f"too many questions are asked at a time: {self._kind}. Ask again later.\n")
+        answer: Future[Answer] = Future()
+        threading.Thread(target=self._work, args=(question, answer), name=f"metrics{self._kind}", daemon=True).start()
         try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._free.release()  # There is no thread that would do it.
-            raise
+            return await asyncio.wait_for(asyncio.wrap_future(answer), ANSWER_S)
+        except TimeoutError:
+            return _text(503, f"no answer within {ANSWER_S:g} s: {self._kind}. Ask again later.\n")
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def _work(self, question: Callable[[], Answer], answer: Future[Answer]) -> None:
         try:
-            super().process_request_thread(request, client_address)
+            found = question()
+        except Exception as error:
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(error)
+        else:
+            if answer.set_running_or_notify_cancel():
+                answer.set_result(found)
         finally:
             self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is the asker's business."""
-        log.debug("a question about metrics was not answered", exc_info=True)
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = IDLE_S
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """What is asked every few seconds is not worth a line."""
 
 
 class _Site:
     """Finds the answer to a request."""
 
-    def __init__(self, node: str, facts: Facts, silence_s: Callable[[], float | None], metrics: WsgiApp) -> None:
+    def __init__(
+        self,
+        node: str,
+        facts: Facts,
+        silence_s: Callable[[], float | None],
+        hung: Callable[[], str | None],
+        registry: CollectorRegistry,
+    ) -> None:
         self._node = node
         self._facts = facts
         self._silence_s = silence_s
-        self._metrics = metrics
+        self._hung = hung
+        self._registry = registry
+        self._desks = {path: _Desk(path) for path in ("/metrics", "/ready")}
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
         try:
-            if path == "/metrics" and method == "GET":
-                return self._metrics(environ, start_response)
-            code, kind, body = self._answer(method, path, environ.get("QUERY_STRING", ""))
+            code, kind, body = await self._answer(request)
         except UnbrokenError as error:
             code, kind, body = _text(503, f"{error}\n")
         except Exception as error:
             log.exception("a question about metrics failed")
             code, kind, body = _text(500, f"{type(error).__name__}: {error}\n")
-        headers = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
-        start_response(_TEXTS[code], headers)
-        return [b"" if method == "HEAD" else body]
+        # One answer for each connection: probes and scrapers do not wait for one another.
+        headers = {"Content-Type": kind, "Cache-Control": "no-store", "Connection": "close"}
+        await Response(b"" if request.method == "HEAD" else body, code, headers)(scope, receive, send)
 
-    def _answer(self, method: str, path: str, query: str) -> Answer:
+    async def _answer(self, request: Request) -> Answer:
+        method, path, query = request.method, request.url.path, request.url.query
         if method not in ("GET", "HEAD"):
             return _text(405, f"{method} is not possible here; use GET\n")
         match path:
             case "/ready":
-                return self._ready(query)
+                return await self._desks[path].ask(partial(self._ready, query))
             case "/live":
                 return self._live()
             case "/":
                 return _text(200, _INDEX)
-            case "/metrics":
+            case "/metrics" if method == "HEAD":
                 return _text(405, "use GET\n")
+            case "/metrics":
+                return await self._desks[path].ask(partial(self._metrics, request.headers.get("accept", ""), query))
         return _text(404, f"there is no {path}\n{_INDEX}")
+
+    def _metrics(self, accept: str, query: str) -> Answer:
+        encode, kind = choose_encoder(accept)
+        names = parse_qs(query).get("name[]")
+        registry = self._registry if names is None else self._registry.restricted_registry(names)
+        return 200, kind, encode(registry)
 
     def _ready(self, query: str) -> Answer:
         try:
@@ -219,9 +216,11 @@ class _Site:
 
     def _live(self) -> Answer:
         silence_s = self._silence_s()
-        if silence_s is None or silence_s < STUCK_S:
+        why = self._hung()
+        if silence_s is not None and silence_s >= STUCK_S:
+            why = f"its loop has not turned for {silence_s:.0f} s"
+        if why is None:
             return _json(200, {"node": self._node, "live": True})
-        why = f"its loop has not turned for {silence_s:.0f} s"
         return _json(503, {"node": self._node, "live": False, "why": why})
 
 

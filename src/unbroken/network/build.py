@@ -139,9 +139,11 @@ class _Builder:
 
     def _sink(self, flow: Dataflow, name: str, entry: Entry) -> None:
         part = f"sink {name}"
-        inputs, connector = read_sink(name, entry, self._mistakes)
+        inputs, connector, options = read_sink(name, entry, self._mistakes)
         self._check_inputs(name, inputs, entry, part, (self._operators,))
-        sink = self._declare(entry.line, part, lambda: flow.sink(name, (*inputs, "")[0], connector or Client()))
+        line = member(entry.value, "on_refusal", entry).line
+        taken = (*inputs, "")[0]
+        sink = self._declare(line, part, lambda: flow.sink(name, taken, connector or Client(), **(options or {})))
         if sink is not None:
             flow.sinks[name] = replace(sink, where=self._mistakes.where(entry.line, part))
 

@@ -70,6 +70,9 @@ OPTIONS = model_of(Dataflow.segment, without=("name",), prepare={"shard_by": _li
 SOURCE_OPTIONS = model_of(Dataflow.source, without=("name", "connector"))
 """What can be said of every source beside the parameters of its kind."""
 
+SINK_OPTIONS = model_of(Dataflow.sink, without=("name", "segment", "connector"))
+"""What can be said of every sink beside its input and the parameters of its kind."""
+
 
 def _empty(value: Any) -> Any:
     """A key with nothing behind it stands for an empty mapping."""
@@ -168,14 +171,20 @@ def read_source(name: str, entry: Entry, mistakes: Mistakes) -> tuple[SourceConn
     return _connector(SOURCES[chosen[0]], chosen[1], part, mistakes, _beside(SOURCE_OPTIONS, chosen[0])), options
 
 
-def read_sink(name: str, entry: Entry, mistakes: Mistakes) -> tuple[tuple[str, ...], SinkConnector | None]:
+def read_sink(
+    name: str, entry: Entry, mistakes: Mistakes
+) -> tuple[tuple[str, ...], SinkConnector | None, Mapping[str, Any] | None]:
+    """The input of a sink, its connector and what else is said of it; None for what has a mistake."""
     part = f"sink {name}"
     inputs = _inputs(entry, part, mistakes)
     if len(inputs) > 1:
         mistakes.add(entry.line, part, "a sink takes the results of one operator", "join them with 'union' before")
-    chosen = _choose(entry, part, SINKS, ("input",), mistakes)
-    connector = None if chosen is None else _connector(SINKS[chosen[0]], chosen[1], part, mistakes, {})
-    return inputs[:1], connector
+    chosen = _choose(entry, part, SINKS, ("input", *keys_of(SINK_OPTIONS)), mistakes)
+    options = _options(SINK_OPTIONS, entry, part, mistakes)
+    if chosen is None:
+        return inputs[:1], None, options
+    connector = _connector(SINKS[chosen[0]], chosen[1], part, mistakes, _beside(SINK_OPTIONS, chosen[0]))
+    return inputs[:1], connector, options
 
 
 def read_operator(name: str, entry: Entry, mistakes: Mistakes) -> tuple[tuple[str, ...], DeclaredOperator | None]:

@@ -6,6 +6,7 @@ away the last that it said is shown, with the nodes that answer.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -21,6 +22,7 @@ from unbroken.cluster.documents import Member, Suspicion, connect, root_of
 from unbroken.cluster.status_reader import StatusReader
 from unbroken.page.snapshot import Sentence, Snapshot
 from unbroken.protocol.ids import NodeId
+from unbroken.security.sealing import ForgedDocument
 
 SESSION_S = 10.0
 READ_DEADLINE_S = 1.0
@@ -66,13 +68,15 @@ class FlowReader:
     ) -> None:
         self.flow = flow
         self.processes: Processes = NoProcesses()
-        self.client: KazooClient = connect(zookeeper, SESSION_S, deadline_s)
+        self.client: KazooClient = connect(zookeeper, SESSION_S, deadline_s, token=token)
         self._documents = Documents(self.client, flow)
         self._reader: StatusReader | None = None
         try:
             if ask is None:
                 self._reader = StatusReader(zookeeper, flow, token, deadline_s)
-            self._directory = Directory(zookeeper, flow, deadline_s) if self._reader is None else self._reader.directory
+            self._directory = (
+                Directory(zookeeper, flow, deadline_s, token=token) if self._reader is None else self._reader.directory
+            )
         except BaseException:
             self._end_session()
             raise
@@ -167,14 +171,12 @@ class Documents:
             return []
 
     def _get(self, part: str, names: list[str], deadline: float) -> dict[str, bytes]:
-        """What is below a part, all of it asked for at once; entries that vanish meanwhile are left out."""
+        """What is below a part, all of it asked for at once; without entries that vanish meanwhile or are forged."""
         asked = {name: self._client.get_async(f"{self._root}/{part}/{name}") for name in names}
         out: dict[str, bytes] = {}
         for name, answer in asked.items():
-            try:
+            with contextlib.suppress(NoNodeError, ForgedDocument):
                 out[name] = answer.get(timeout=_left(deadline))[0]
-            except NoNodeError:
-                continue
         return out
 
 

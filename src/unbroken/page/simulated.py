@@ -262,6 +262,7 @@ class SimulatedFlow:
             "rows": self._rows,
             "bad_rows": 0,
             "late_rows": 0,
+            "clock_offset_ms": 0.0,
             "unreached_ms": {},
         }
 

@@ -156,9 +156,8 @@ def _node(
     suspected: bool,
 ) -> dict[str, Any]:
     name = str(state["node"])
-    look = {"dead": Look.DEAD, "lost": Look.DEAD, "silent": Look.SUSPECTED, "starting": Look.JOINING}.get(
-        str(state["state"]), Look.ACTIVE
-    )
+    looks = {"dead": Look.DEAD, "lost": Look.DEAD, "silent": Look.SUSPECTED, "unadopted": Look.SUSPECTED}
+    look = {**looks, "starting": Look.JOINING}.get(str(state["state"]), Look.ACTIVE)
     if look is Look.ACTIVE and (suspected or name in doubts or name in snapshot.frozen):
         look = Look.SUSPECTED
     coordination = state.get("coordination", {})

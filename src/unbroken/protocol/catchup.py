@@ -8,6 +8,7 @@ from enum import Enum
 
 from unbroken.errors import require
 from unbroken.protocol.ids import NodeId, ReplicaId, StreamId
+from unbroken.protocol.rebuilt import Rebuilt, merged
 
 RETRY_MS = 500.0
 """Pause before a donor that failed is asked again: what fails a transfer is usually over within a second."""
@@ -24,12 +25,12 @@ class Phase(Enum):
 class Promise:
     """A producer keeps every unit after ``base`` for the newcomer; ``last`` was its newest when it said so.
 
-    One that begins with nothing but these units has the right results after its own unit ``valid``, if any.
+    ``rebuilt`` says what a state is worth that is rebuilt from these units; None if they are too few for that.
     """
 
     base: int
     last: int
-    valid: int | None = None
+    rebuilt: Rebuilt | None = None
 
 
 @dataclass
@@ -65,8 +66,8 @@ class CatchUp:
         wanted = [(stream, node) for stream in self.inputs for node in sorted(producers[stream])]
         return [claim for claim in wanted if claim not in self.promised]
 
-    def claimed(self, stream: StreamId, node: NodeId, base: int, last: int, valid: int | None = None) -> None:
-        self.promised[stream, node] = Promise(base, last, valid)
+    def claimed(self, stream: StreamId, node: NodeId, promise: Promise) -> None:
+        self.promised[stream, node] = promise
 
     @property
     def least(self) -> int:
@@ -104,18 +105,18 @@ class CatchUp:
                 return (donor,)
         return None
 
-    def begin_anew(self, producers: Mapping[StreamId, Collection[NodeId]], now_ms: float) -> tuple[int, int] | None:
-        """Begin with nothing but what producers have kept: after which unit, and after which results are right."""
+    def begin_anew(self, producers: Mapping[StreamId, Collection[NodeId]], now_ms: float) -> tuple[int, Rebuilt] | None:
+        """Begin with nothing but what producers have kept: after which unit, and what the state is worth then."""
         if not self._promised_by(producers) or self.lacking():
             return None
-        enough = [promise for promise in self.promised.values() if promise.valid is not None]
+        enough = [(kept.base, kept.rebuilt) for kept in self.promised.values() if kept.rebuilt is not None]
         self.phase, self.anew = Phase.CATCHING_UP, True
-        self.version, self.fetched_ms = max([promise.base for promise in enough], default=0), now_ms
-        return self.version, max([promise.valid or 0 for promise in enough], default=0)
+        self.version, self.fetched_ms = max([base for base, _ in enough], default=0), now_ms
+        return self.version, merged(rebuilt for _, rebuilt in enough)
 
     def lacking(self) -> list[StreamId]:
         """Streams of which those that have promised keep too little to begin anew."""
-        enough = {stream for (stream, _), promise in self.promised.items() if promise.valid is not None}
+        enough = {stream for (stream, _), promise in self.promised.items() if promise.rebuilt is not None}
         short = {stream for stream, _ in self.promised} - enough
         return sorted(short)
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, generation_of
 from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
 from unbroken.protocol.pausing import Pause, told
+from unbroken.protocol.run import unadopted
+from unbroken.protocol.strategy import Ha
 from unbroken.protocol.takeover import give_back, take_over
 from unbroken.protocol.turns import Turn, next_turn
 
@@ -58,12 +60,29 @@ class Decision:
     refused: str | None = None
 
 
-def first_layout(topology: Topology, wanted_nodes: int, present: Mapping[NodeId, str]) -> Decision | None:
-    """The layout to begin with; it waits for all nodes that were asked for, so that a slow starter is not left out."""
+@dataclass(frozen=True)
+class NoLayout:
+    """No layout may be published, and why."""
+
+    reason: str
+
+
+def first_layout(
+    topology: Topology, wanted_nodes: int, present: Mapping[NodeId, str], runs: Mapping[NodeId, str], run: str
+) -> Decision | NoLayout | None:
+    """The layout that ``run`` begins with; it waits for all nodes that were asked for, so that a slow starter is not
+    left out.
+
+    ``runs`` are the runs that the disks of all members belong to, "" for a disk that never took a layout. A flow whose
+    disks belong to a run is never begun anew: its documents are missing, its data are not.
+    """
+    reason = unadopted(runs)
+    if reason is not None:
+        return NoLayout(reason)
     if len(present) < wanted_nodes:
         return None
     nodes = {node: present[node] for node in sorted(present)[:wanted_nodes]}
-    return Decision(chained_placement(topology, nodes), (f"first layout on {', '.join(nodes)}",))
+    return Decision(chained_placement(topology, nodes, run), (f"first layout on {', '.join(nodes)}",))
 
 
 def next_layout(topology: Topology, situation: Situation, current: Layout, transfers: int) -> Decision | None:
@@ -126,7 +145,7 @@ class Deciding:
 
     def drop_lost(self) -> None:
         gone, ended = self._gone(), self._ended()
-        kept = self._last_of_their_shards(gone | ended)
+        kept = self._last_of_their_shards(gone | ended | self._wiped())
         dropped = sorted((gone | ended | self._wiped()) - kept)
         if not dropped:
             return
@@ -269,12 +288,14 @@ class Deciding:
 
         One whose node is out of sight may still work, and one that has stopped may have been given up for being slow.
         A member of the ingress has the whole log, even if it does not count as redundancy yet. Nothing is kept of what
-        can be restored from a snapshot and is not expected to return.
+        can be restored from a snapshot and is not expected to return. One that can be rebuilt from what producers keep
+        for it stays until another has its place, even if it exists nowhere.
         """
         kept: set[ReplicaId] = set()
         for shard in {replica.shard for replica in doomed}:
             if not self.healthy(shard) and not self.coming(shard):
-                hopeless = self._wiped() | self._restored_elsewhere(shard)
+                rebuilt = self.topology.strategy(shard.part).ha is Ha.UPSTREAM
+                hopeless = self._restored_elsewhere(shard) | (set() if rebuilt else self._wiped())
                 kept |= (self.layout.full(shard) - hopeless) or (self.layout.counted(shard) - hopeless)
                 if shard == INGRESS and self.situation.in_sync:
                     kept |= self.layout.counted(shard) - self._wiped() - self._outside()
@@ -338,9 +359,9 @@ class Deciding:
             able = self.layout.counted(shard) - self._outside()
         return any(self.layout.placement[replica] in self.situation.present for replica in able)
 
-    def best_node(self, shard: ShardId) -> NodeId | None:
+    def best_node(self, shard: ShardId, without: Collection[NodeId] = ()) -> NodeId | None:
         """The node with least to do among those that have no replica of the shard; idle standbys come first."""
-        hosts = self.layout.nodes_of(shard)
+        hosts = {*self.layout.nodes_of(shard), *without}
         fit = [
             node
             for node in self.situation.present

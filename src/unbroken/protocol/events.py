@@ -99,6 +99,19 @@ class SinkFailed:
 
 
 @dataclass(frozen=True)
+class SinkRefused:
+    """A sink will never take a unit, for a reason that lies in its rows; they are among the dead letters.
+
+    With ``stops``, the sink takes no unit from this one on: it was declared to stop rather than to leave one out.
+    """
+
+    stream: StreamId
+    number: int
+    reason: str
+    stops: bool = False
+
+
+@dataclass(frozen=True)
 class SourcesPolled:
     """The sources said how far pulse ``pulse`` reaches; ``body`` is the entry for the ingress log."""
 
@@ -108,10 +121,28 @@ class SourcesPolled:
 
 
 @dataclass(frozen=True)
+class UnitDamaged:
+    """A unit in the inbox of ``replica`` is not on disk as it was written, and of no use."""
+
+    replica: ReplicaId
+    stream: StreamId
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class PushArrived:
     """A producer pushed rows; they are acknowledged to ``ticket`` when the entry is committed."""
 
     body: bytes
+
+
+@dataclass(frozen=True)
+class EntriesPersisted:
+    """The next ``count`` entries that were to be written to the ingress log of ``life`` are on disk, in their order."""
+
+    life: int
+    count: int
 
 
 @dataclass(frozen=True)
@@ -199,8 +230,11 @@ Event = (
     | Produced
     | SinkDelivered
     | SinkFailed
+    | SinkRefused
     | SourcesPolled
+    | UnitDamaged
     | PushArrived
+    | EntriesPersisted
     | InSyncChanged
     | LayoutChanged
     | ReplicaStopped

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from unbroken.protocol.catchup import CatchUp, Phase
+from unbroken.protocol.catchup import CatchUp, Phase, Promise
 from unbroken.protocol.events import FetchFailed, StateArrived
 from unbroken.protocol.ids import NodeId, ReplicaId
 from unbroken.protocol.instructions import (
@@ -73,7 +73,7 @@ class Holding:
     def claimed(self, sender: NodeId, message: Claimed) -> bool:
         copy = self.copies.get(message.replica)
         if copy is not None:
-            copy.join.claimed(message.stream, sender, message.base, message.last)
+            copy.join.claimed(message.stream, sender, Promise(message.base, message.last))
         return copy is not None
 
     def offered(self, message: Offer) -> None:

@@ -140,7 +140,8 @@ class Hosting:
             log = IngressLog.recovered(node.me, node.sync, *log_state)
         else:
             log = IngressLog.learner(node.me, node.sync, held.admission, *log_state)
-        return SourceSide(node.me, log, pulse, tuned.grace_ms)
+        node.lives += 1
+        return SourceSide(node.me, log, pulse, tuned.grace_ms, life=node.lives, led=log.leading)
 
     # --- stopping -------------------------------------------------------------------------------------
 

@@ -7,11 +7,15 @@ from enum import Enum
 
 from unbroken.errors import broken, require
 from unbroken.protocol.ids import StreamId
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.units import Digest, UnitHeader
 
 AHEAD_LIMIT = 256
 """Units held ahead of the next one to process. A producer's send window is 64, so a well-behaved sender never
 reaches this; it bounds the memory a confused one can take."""
+
+
+RECENT_UNITS = 256
+"""Consumed units whose digests are kept, to compare copies that arrive late: as many as may be on their way."""
 
 
 class Arrival(Enum):
@@ -32,10 +36,11 @@ class Inbox:
     ----------
     - Dup-free: each number is accepted at most once.
     - In order: ``available`` is the largest n such that all of ``consumed + 1 .. n`` are here.
-    - ``consumed`` and ``available`` never go back.
+    - ``consumed`` never goes back, and ``available`` only if a unit on disk turns out to be damaged.
 
     ``pulse`` is what the last consumed unit has completed, ``cut_ms`` when that was cut, and ``ended`` says that it was
-    the final one. ``limit`` is how many units may be held ahead.
+    the final one. ``limit`` is how many units may be held ahead. ``recent`` has the digests of the last units that were
+    consumed.
     """
 
     stream: StreamId
@@ -47,18 +52,17 @@ class Inbox:
     cut_ms: int = 0
     ended: bool = False
     limit: int = AHEAD_LIMIT
+    recent: dict[int, Digest] = field(default_factory=dict)
 
     def arrive(self, header: UnitHeader) -> Arrival:
         """Judge an arriving unit. Only an ACCEPTED one may be stored."""
         if header.stream != self.stream:
             broken(f"unit of {header.stream} in the inbox of {self.stream}")
-        known = self.headers.get(header.number)
-        if known is not None:
+        held = self.headers.get(header.number)
+        known = self.recent.get(header.number) if held is None else held.digest
+        if known is not None or header.number <= self.consumed:
             self.duplicates += 1
-            return Arrival.DUPLICATE if known.digest.matches(header.digest) else Arrival.DIVERGENT
-        if header.number <= self.consumed:
-            self.duplicates += 1
-            return Arrival.DUPLICATE
+            return Arrival.DUPLICATE if known is None or known.matches(header.digest) else Arrival.DIVERGENT
         if header.number > self.consumed + self.limit:
             return Arrival.REFUSED
         self.headers[header.number] = header
@@ -73,11 +77,20 @@ class Inbox:
         last = self.headers.get(through)
         if last is not None:
             self.pulse, self.cut_ms, self.ended = last.pulse, last.cut_ms, last.final
-        done = [number for number in self.headers if number <= through]
+        done = sorted(number for number in self.headers if number <= through)
         for number in done:
-            del self.headers[number]
+            self.recent[number] = self.headers.pop(number).digest
+        for number in list(self.recent)[: max(0, len(self.recent) - RECENT_UNITS)]:
+            del self.recent[number]
         self.consumed = max(self.consumed, through)
-        return sorted(done)
+        return done
+
+    def lose(self, number: int) -> bool:
+        """A unit is not on disk as it was written: whether it was needed, and is to arrive once more."""
+        if self.headers.pop(number, None) is None:
+            return False
+        self.available = min(self.available, number - 1)
+        return True
 
     def completing(self, pulse: int) -> int | None:
         """The first unit that completes ``pulse``, which may have been consumed already; None if it is not here."""

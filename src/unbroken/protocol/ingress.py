@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Self
 
 from unbroken.errors import require
 from unbroken.protocol.ids import NodeId
+from unbroken.protocol.ingress_following import IngressFollower
 from unbroken.protocol.ingress_learners import Learners
 from unbroken.protocol.ingress_messages import (
     Admission,
@@ -20,16 +22,19 @@ from unbroken.protocol.ingress_messages import (
     Commit,
     CopyAgain,
     Entry,
+    Held,
     IngressInstruction,
     IngressMessage,
     InSync,
     JoinLog,
     JoinRefused,
+    Notice,
     Persist,
     ProposeInSync,
+    Recall,
     Tell,
+    Tip,
 )
-from unbroken.protocol.ingress_state import IngressState
 
 __all__ = [
     "Admission",
@@ -38,20 +43,24 @@ __all__ = [
     "Commit",
     "CopyAgain",
     "Entry",
+    "Held",
     "InSync",
     "IngressInstruction",
     "IngressLog",
     "IngressMessage",
     "JoinLog",
     "JoinRefused",
+    "Notice",
     "Persist",
     "ProposeInSync",
+    "Recall",
     "Tell",
+    "Tip",
 ]
 
 
 @dataclass
-class IngressLog(IngressState):
+class IngressLog(IngressFollower):
     """One member of the replicated ingress log.
 
     An entry is committed when every member of the in-sync set has it on disk; so any of them alone can go
@@ -72,9 +81,15 @@ class IngressLog(IngressState):
     committed again. One that leads begins a term of its own before it commits anything, because a proposal of its
     earlier life may still be on its way to the store, with a learner in it that this life would not wait for.
 
+    Its disk may also have lost the end of the log, if that was not forced. A follower tells its leader how far its log
+    goes (``JoinLog``), and is left out and copies the log if that lacks something committed. A leader asks all members
+    first (``Recall``, ``Held``); if one has more, it hands the lead to the one that has most, leaves the set and copies
+    the log itself. It cannot tell what of it was committed; with all of it nothing is lost.
+
     Invariants
     ----------
-    - A leader commits only what every in-sync member has acknowledged, and every learner in a set it has proposed.
+    - A leader commits only what is on its disk, what every in-sync member has acknowledged, and every learner in a set
+      it has proposed; a member acknowledges only what is on its disk.
     - It proposes a set with a learner only if that has acknowledged all that any leader may have committed.
     - A member outside the in-sync set, or with an older term, commits nothing; a learner commits what its leader says.
     """
@@ -82,14 +97,15 @@ class IngressLog(IngressState):
     @classmethod
     def recovered(
         cls, me: NodeId, sync: InSync, committed: int, entries: Iterable[Entry], pulse: int, finished: bool
-    ) -> IngressLog:
+    ) -> Self:
         """A member that starts from its disk: ``committed`` and what follows it come from its base.
 
         ``sync`` is the store's document, read after the start. ``begin`` is to be called first.
         """
         left = [entry for entry in entries if entry.index > committed]
         log = cls(me, sync, committed, left, pulse=pulse, finished=finished)
-        log.recalled = True
+        log.recalled = log.unsure = True
+        log.found = log.last
         log.restarted = sync.leader == me and me in sync.members
         log.check()
         return log
@@ -104,7 +120,7 @@ class IngressLog(IngressState):
         entries: Iterable[Entry],
         pulse: int,
         finished: bool,
-    ) -> IngressLog:
+    ) -> Self:
         """A newcomer with a copy of the leader's log, which begins after the base ``committed``.
 
         What the copy holds after the admitted index counts for nothing until the leader has sent it. ``begin`` is to
@@ -135,11 +151,28 @@ class IngressLog(IngressState):
         require(self.leading, f"{self.me} appends to the ingress log but {self.sync.leader} leads it")
         entry = Entry(self.last + 1, self.sync.term, body, pulse, final)
         self.entries.append(entry)
-        out: list[IngressInstruction] = [Persist(entry)]
+        out: list[IngressInstruction] = [self.write(entry)]
         out += [Tell(peer, Append(self.sync.term, entry, self.committed)) for peer in self._followers()]
         for peer in self.learners.joined():
             out += self._feed(peer)
-        return out + self._advance()
+        return out
+
+    def persisted(self, count: int) -> list[IngressInstruction]:
+        """So many of the entries that were to be written are on disk, in the order of the instructions."""
+        require(
+            count <= len(self.writing), f"{count} entries are on the disk of {self.me}, {len(self.writing)} written"
+        )
+        before = self.acknowledged
+        for _ in range(count):
+            self.writing.popleft()
+        if self.leading:
+            return self._advance()
+        if self.expelled or self.refused or self.elected:
+            return []
+        out: list[IngressInstruction] = []
+        if self.acknowledged > before:
+            out.append(Tell(self.sync.leader, AppendAck(self.sync.term, self.acknowledged)))
+        return out + self.commit(min(self.agreed, self.durable))
 
     def receive(self, sender: NodeId, message: IngressMessage) -> list[IngressInstruction]:
         match message:
@@ -153,6 +186,10 @@ class IngressLog(IngressState):
                 if self.admission is None or self.admission.session != session:
                     return []
                 return self._refuse()
+            case Recall(term):
+                return self._asked_what_it_holds(sender, term)
+            case Held():
+                return self._heard_what_it_holds(sender, message)
 
     def learn(self, peer: NodeId) -> tuple[Admission | None, list[IngressInstruction]]:
         """A newcomer on ``peer`` asks for a copy: to be called on the leader when the copy is pinned.
@@ -178,6 +215,8 @@ class IngressLog(IngressState):
             return []
         if self.admission is not None and peer == self.admission.leader:
             return self._ask_to_join()
+        if self.recalling:
+            return [Tell(peer, Recall(self.sync.term))] if peer in self.sync.members else []
         if self.leading:
             if peer in self.sync.members:
                 return self._tell_all(peer)
@@ -188,7 +227,7 @@ class IngressLog(IngressState):
         # could not go.
         out: list[IngressInstruction] = []
         if self.confirmed:
-            out.append(Tell(peer, AppendAck(self.sync.term, self.confirmed)))
+            out.append(Tell(peer, AppendAck(self.sync.term, self.acknowledged)))
         return out + self._ask_again() if self.recalled else out
 
     def lost(self, peer: NodeId) -> list[IngressInstruction]:
@@ -212,6 +251,7 @@ class IngressLog(IngressState):
         self.restarted = False
         if self.learning:
             return self._follow_document()
+        self.recalling, self.told = self.elected and self.unsure, {}
         if not led or not self.leading:
             self.learners, self.inherited = Learners(), self.last
         if not self.member:
@@ -219,7 +259,14 @@ class IngressLog(IngressState):
             return []
         # A follower may still hold another tail from an older term: only what it acknowledges in this term counts.
         self.acked = {peer: self.committed for peer in sync.members if peer != self.me}
-        out = self._lead() if self.leading else []
+        out: list[IngressInstruction] = []
+        if self.recalling:
+            out += [Tell(peer, Recall(sync.term)) for peer in self._followers()]
+            out += self._compare_with_members()
+        elif self.leading:
+            out += self._lead()
+        elif self.unsure:
+            out += self._ask_again()
         # Somebody else may have been lost while the store was deciding.
         return out + self._propose()
 
@@ -235,61 +282,32 @@ class IngressLog(IngressState):
         for peer, acked in required.items():
             require(acked >= self.committed, f"ingress entry {self.committed} committed before {peer} had it")
 
-    # --- as a follower or learner -------------------------------------------------------------------------
-
-    def _appended(self, sender: NodeId, message: Append) -> list[IngressInstruction]:
-        if message.term < self.sync.term or self.refused:
-            return []
-        if message.term > self.sync.term:
-            # The store's document is still under way. Its version stays unknown until then, so a proposal made
-            # in the meantime fails and is made again on the real document.
-            self.sync = replace(self.sync, term=message.term, leader=sender)
-            self.confirmed = self.committed
-        if sender != self.sync.leader or self.expelled:
-            return []
-        out: list[IngressInstruction] = []
-        # An entry counts only if the one before it is certain: confirmed to this leader, or committed. A log that began
-        # in the middle of a conversation may hold another leader's entry in that place.
-        certain = max(self.confirmed, self.committed, min(message.committed, self.last))
-        if message.entry is not None and message.entry.index <= certain + 1:
-            out += self.take(message.entry)
-            self.confirmed = max(self.confirmed, message.entry.index)
-            out.append(Tell(sender, AppendAck(self.sync.term, message.entry.index)))
-        elif message.entry is None and self.learning:
-            # A learner that lacks nothing has no other way to show that messages go both ways.
-            out.append(Tell(sender, AppendAck(self.sync.term, self.confirmed)))
-        return out + self.commit(min(message.committed, self.last))
-
-    def _still_learning(self, sync: InSync) -> Admission | None:
-        """What is left of the admission when the store says ``sync``: a document with this learner ends it."""
-        if self.admission is None or (self.me in sync.members and sync.version > self.admission.version):
-            return None
-        return self.admission
-
-    def _follow_document(self) -> list[IngressInstruction]:
-        """The store has said who leads, and that this learner is no member."""
-        admission = self.admission
-        if admission is not None and self.sync.version > admission.version and self.sync.leader != admission.leader:
-            # Nobody else knows this learner, and a proposal with it came too late.
-            return self._refuse()
-        return self._ask_to_join()
-
-    def _ask_to_join(self) -> list[IngressInstruction]:
-        if self.admission is None or self.refused:
-            return []
-        return [Tell(self.admission.leader, JoinLog(self.admission.session, self.confirmed))]
-
-    def _ask_again(self) -> list[IngressInstruction]:
-        """A member that started from its disk may not have been there when its leader told it all."""
-        return [Tell(self.sync.leader, JoinLog("", self.confirmed))]
-
-    def _refuse(self) -> list[IngressInstruction]:
-        if self.refused:
-            return []
-        self.refused = True
-        return [CopyAgain()]
-
     # --- as the leader ------------------------------------------------------------------------------------
+
+    def _heard_what_it_holds(self, sender: NodeId, message: Held) -> list[IngressInstruction]:
+        if not self.recalling or message.term != self.sync.term:
+            return []
+        self.told[sender] = message
+        return self._compare_with_members()
+
+    def _compare_with_members(self) -> list[IngressInstruction]:
+        """Begin to lead if no member holds more than this one; hand the lead to the one that holds most otherwise."""
+        followers = self._followers()
+        if self._waiting_for_store() or not self.told.keys() >= set(followers):
+            return []
+        certain = max([self.committed, *(held.committed for held in self.told.values())])
+        tips = {peer: self.told[peer].tip for peer in followers if self.told[peer].tip.index >= certain}
+        best = max(tips, key=lambda peer: (tips[peer], peer), default=None)
+        if best is None or (self.last >= certain and not (tips[best] > self.tip and tips[best].index > self.committed)):
+            self.recalling = self.unsure = False
+            return [*self._lead(), *self._propose()]
+        sentence = (
+            f"the ingress log of {self.me} ends with entry {self.last}, that of {best} with {tips[best].index}: "
+            f"{self.me} hands the lead to {best} and copies the log from it"
+        )
+        proposal = InSync(self.sync.term + 1, best, self.sync.members - {self.me}, self.sync.version + 1)
+        self.proposed = ProposeInSync(proposal, self.sync.version)
+        return [Notice(sentence), self.proposed]
 
     def _lead(self) -> list[IngressInstruction]:
         """A term begins that this member leads: everybody is told all that may not have reached it."""
@@ -322,15 +340,28 @@ class IngressLog(IngressState):
             return []
         # Whoever asks may know sooner than this member that it leads; and a refusal may be lost with its link.
         self.asking[sender] = message
+        if self.recalling and sender in self.sync.members:
+            return [Tell(sender, Recall(self.sync.term))]  # it may not have been there when it was asked
         if not self.leading or sender in self._joining():
             return []
         if sender in self.sync.members:
             del self.asking[sender]
-            return self._tell_all(sender)
+            return self._returned(sender, message)
         if self.learners.join(sender, message.session, message.index, self.last):
             del self.asking[sender]
             return self._resume(sender)
         return [Tell(sender, JoinRefused(message.session))]
+
+    def _returned(self, member: NodeId, message: JoinLog) -> list[IngressInstruction]:
+        """A member that started from its disk: it may have lost what it had acknowledged."""
+        if self.lacks(message.tip):
+            sentence = (
+                f"{member} has lost entries of the ingress log: it ends with {message.tip.index}, and {self.committed} "
+                f"is committed. The ingress continues without {member}, which copies the log."
+            )
+            return [*([] if member in self.unreachable else [Notice(sentence)]), *self.lost(member)]
+        self.acked[member] = min(self.acked.get(member, 0), max(self.committed, message.index))
+        return self._tell_all(member)
 
     def _forget(self, peer: NodeId) -> None:
         """Give a learner up. It may live, and hear of it when a link to it stands."""
@@ -359,21 +390,13 @@ class IngressLog(IngressState):
         gone = self.unreachable & self.sync.members - {self.me}
         if not self.member or self._waiting_for_store():
             return []
-        if not self.leading:
+        if not self.elected:
             return self._propose_set(self.sync.members - gone) if self.sync.leader in gone else []
         # Part of what this leader found in its log may have been committed by an earlier one.
         safe = max(self.committed, self.inherited)
         ready = {peer for peer, acked in self.learners.closing().items() if acked >= safe}
         wanted = (self.sync.members - gone) | (ready - self.unreachable)
         return self._propose_set(wanted) if wanted != self.sync.members else []
-
-    def _propose_set(self, members: frozenset[NodeId]) -> list[IngressInstruction]:
-        proposal = InSync(self.sync.term + 1, self.me, members, self.sync.version + 1)
-        self.proposed = ProposeInSync(proposal, self.sync.version)
-        return [self.proposed]
-
-    def _waiting_for_store(self) -> bool:
-        return self.proposed is not None and self.proposed.replaces == self.sync.version
 
     def _joining(self) -> frozenset[NodeId]:
         """The learners in a set that the store has yet to decide on."""
@@ -386,7 +409,7 @@ class IngressLog(IngressState):
         if not self.leading:
             return []
         acked = [self.acked.get(peer, 0) for peer in self._followers()]
-        done = self.commit(min([self.last, *acked, *self.learners.closing().values()]))
+        done = self.commit(min([self.durable, *acked, *self.learners.closing().values()]))
         if not done:
             return []
         out: list[IngressInstruction] = list(done)

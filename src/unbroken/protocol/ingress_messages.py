@@ -22,6 +22,18 @@ class Entry:
     final: bool = False
 
 
+@dataclass(frozen=True, order=True)
+class Tip:
+    """How far a member's log goes: the term of its last entry, and the index of that.
+
+    As in Raft, of two logs the one with the later tip holds everything committed that either of them holds.
+    A ``term`` of 0 is not known: the entry is done with, and no longer kept.
+    """
+
+    term: int = 0
+    index: int = 0
+
+
 @dataclass(frozen=True)
 class InSync:
     """The members that hold every committed entry, and who leads them. One versioned document in ZooKeeper.
@@ -74,7 +86,7 @@ class Append:
 
 @dataclass(frozen=True)
 class AppendAck:
-    """Follower or learner to leader: entries up to ``index`` are on my disk."""
+    """Follower or learner to leader: entries up to ``index`` are on my disk, as the durability setting wants it."""
 
     term: int
     index: int
@@ -82,10 +94,14 @@ class AppendAck:
 
 @dataclass(frozen=True)
 class JoinLog:
-    """Learner to leader: I have your log up to ``index``; send me what follows."""
+    """Learner to leader: I have your log up to ``index``; send me what follows.
+
+    A member that started from its disk asks without a session, and tells its ``tip``: it may have lost entries.
+    """
 
     session: str
     index: int
+    tip: Tip = Tip()
 
 
 @dataclass(frozen=True)
@@ -95,7 +111,23 @@ class JoinRefused:
     session: str
 
 
-IngressMessage = Append | AppendAck | JoinLog | JoinRefused
+@dataclass(frozen=True)
+class Recall:
+    """Leader to follower: I started from my disk, which may have lost entries. How far does your log go?"""
+
+    term: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """Follower to leader: my log goes to ``tip``, and I know everything up to ``committed`` to be agreed."""
+
+    term: int
+    tip: Tip
+    committed: int
+
+
+IngressMessage = Append | AppendAck | JoinLog | JoinRefused | Recall | Held
 
 
 # --- instructions -----------------------------------------------------------------------------------------
@@ -103,6 +135,8 @@ IngressMessage = Append | AppendAck | JoinLog | JoinRefused
 
 @dataclass(frozen=True)
 class Persist:
+    """Write the entry after those before it; ``IngressLog.persisted`` is to be called when it is on disk."""
+
     entry: Entry
 
 
@@ -132,4 +166,11 @@ class CopyAgain:
     """This learner's copy cannot be continued: drop it, and ask the leader for another."""
 
 
-IngressInstruction = Persist | Commit | Tell | ProposeInSync | CopyAgain
+@dataclass(frozen=True)
+class Notice:
+    """Something that an operator should know."""
+
+    sentence: str
+
+
+IngressInstruction = Persist | Commit | Tell | ProposeInSync | CopyAgain | Notice

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from unbroken.errors import require
 from unbroken.protocol.ids import NodeId
 from unbroken.protocol.ingress_learners import Learners
-from unbroken.protocol.ingress_messages import Admission, Commit, Entry, InSync, JoinLog, Persist, ProposeInSync
+from unbroken.protocol.ingress_messages import (
+    Admission,
+    Commit,
+    Entry,
+    Held,
+    InSync,
+    JoinLog,
+    Persist,
+    ProposeInSync,
+    Tip,
+)
+
+RECENT_ENTRIES = 4096
+"""Committed entries whose terms are kept to compare with what a leader sends: far more than it sends twice."""
 
 
 @dataclass
@@ -21,11 +35,18 @@ class IngressState:
     from its disk, and has yet to begin a term of its own. ``refused``: its copy is of no use any more. ``inherited``:
     the last entry it found in its log when it began to lead.
 
+    ``writing``: the entries that are being written, each by the first index that it may replace. ``agreed``: how far
+    the leader has said that the log is committed. ``settled_term``: the term of the last committed entry, 0 if that is
+    not known; ``recent`` has the terms of those before it. ``unsure``: this member started from its disk with ``found``
+    as the last entry, it may have lost entries that it had acknowledged, and nothing has shown yet that it has not.
+    ``recalling``: it leads by the document, but asks the members first what they hold; ``told`` has their answers.
+
     Invariants
     ----------
     - ``entries`` are the dense run after ``committed``; an entry once committed never changes and is left to
       the log on disk.
-    - ``confirmed`` is how far this member has acknowledged the log of the present term.
+    - ``confirmed`` is how far this member's log is known to be that of the present leader. It acknowledges
+      (``acknowledged``) only what is on its disk as well (``durable``), and nothing is committed here before that.
     """
 
     me: NodeId
@@ -45,14 +66,42 @@ class IngressState:
     restarted: bool = False
     refused: bool = False
     inherited: int = 0
+    writing: deque[int] = field(default_factory=deque)
+    agreed: int = 0
+    settled_term: int = 0
+    recent: dict[int, int] = field(default_factory=dict)
+    unsure: bool = False
+    found: int = 0
+    recalling: bool = False
+    told: dict[NodeId, Held] = field(default_factory=dict)
 
     @property
     def last(self) -> int:
         return self.committed + len(self.entries)
 
     @property
-    def leading(self) -> bool:
+    def tip(self) -> Tip:
+        """How far the log goes, committed or not."""
+        return Tip(self.entries[-1].term if self.entries else self.settled_term, self.last)
+
+    @property
+    def durable(self) -> int:
+        """Entries up to this one are on disk, as safe as the durability setting wants."""
+        return self.writing[0] - 1 if self.writing else self.last
+
+    @property
+    def acknowledged(self) -> int:
+        """How far this member has acknowledged the log of the present term."""
+        return min(self.confirmed, self.durable)
+
+    @property
+    def elected(self) -> bool:
+        """Whether the document names this member the leader; it leads once it knows that its log is whole."""
         return self.sync.leader == self.me and self.member and not self.restarted
+
+    @property
+    def leading(self) -> bool:
+        return self.elected and not self.recalling
 
     @property
     def learning(self) -> bool:
@@ -83,16 +132,33 @@ class IngressState:
         expected = list(range(self.committed + 1, self.last + 1))
         require([entry.index for entry in self.entries] == expected, "ingress log has a hole")
         require(self.confirmed <= self.last, f"{self.me} has confirmed entries it does not hold")
+        require(self.committed <= self.durable, f"{self.me} has committed entries that are not on its disk")
+
+    def lacks(self, tip: Tip) -> bool:
+        """Whether a log that goes to ``tip`` does not hold everything that is committed here."""
+        return tip.index < self.committed or 0 < tip.term < self.settled_term
+
+    def differs(self, entry: Entry) -> bool:
+        """Whether another entry was committed in the place of this one."""
+        return self.recent.get(entry.index, entry.term) != entry.term
+
+    def write(self, entry: Entry) -> Persist:
+        """Write an entry; one that is written a second time replaces all that followed the first."""
+        if self.writing and self.writing[-1] >= entry.index:
+            self.writing = deque(min(index, entry.index) for index in self.writing)
+        self.writing.append(entry.index)
+        return Persist(entry)
 
     def take(self, entry: Entry) -> list[Persist]:
         """A follower takes the leader's entry; an entry of an older term in its place is replaced."""
         if entry.index <= self.committed:
+            require(not self.differs(entry), f"{self.me} is given another entry {entry.index} than it has committed")
             return []
         place = entry.index - self.committed - 1
         if self.entries[place : place + 1] == [entry]:
             return []
         self.entries[place:] = [entry]
-        return [Persist(entry)]
+        return [self.write(entry)]
 
     def commit(self, through: int) -> list[Commit]:
         """Everything up to ``through`` is agreed, as far as it is here."""
@@ -101,4 +167,10 @@ class IngressState:
         self.committed += len(done)
         self.pulse = max([self.pulse, *(entry.pulse for entry in done)])
         self.finished = self.finished or any(entry.final for entry in done)
+        for entry in done:
+            self.recent[entry.index] = entry.term
+            self.recent.pop(entry.index - RECENT_ENTRIES, None)
+            self.settled_term = entry.term
+        if self.committed > self.found:
+            self.unsure = False
         return [Commit(entry) for entry in done]

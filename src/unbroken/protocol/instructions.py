@@ -9,6 +9,7 @@ from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Admission, Entry, ProposeInSync
 from unbroken.protocol.messages import Message
 from unbroken.protocol.orders import Order
+from unbroken.protocol.rebuilt import Rebuilt
 from unbroken.protocol.units import UnitHeader
 
 
@@ -92,7 +93,13 @@ class PollSources:
 
 @dataclass(frozen=True)
 class PersistEntry:
+    """Write an entry of the ingress log after those before it, and report by ``EntriesPersisted`` when it is on disk.
+
+    Nothing may wait for that. ``life`` is to be given back: it tells logs of the same node apart.
+    """
+
     entry: Entry
+    life: int = 1
 
 
 @dataclass(frozen=True)
@@ -106,23 +113,25 @@ class CommitEntry:
 class BeginReplica:
     """Make an empty directory for a replica whose first micro-batch is unit ``base + 1`` of its input.
 
-    Up to unit ``valid`` its results are not for anybody, because its state is still being built.
+    Up to unit ``valid`` its results are not for anybody, because its state is still being built. What is ``owed`` to
+    its consumers is noted before the directory can be found: a process that ends right after could not tell.
     """
 
     replica: ReplicaId
     base: int
     valid: int
+    owed: tuple[NoteOwed, ...] = ()
 
 
 @dataclass(frozen=True)
 class NoteOwed:
-    """Note with a replica's outbox that what follows unit ``owed`` of a stream builds its consumer's state again, with
-    results that are right after the consumer's unit ``valid``."""
+    """Note with a replica's outbox that its consumer's state can be rebuilt from what follows unit ``owed`` of a
+    stream, and what it is worth then."""
 
     replica: ReplicaId
     stream: StreamId
     owed: int
-    valid: int
+    rebuilt: Rebuilt
 
 
 @dataclass(frozen=True)

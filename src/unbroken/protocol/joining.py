@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from unbroken.protocol.catchup import CatchUp, Phase
+from unbroken.protocol.catchup import CatchUp, Phase, Promise
 from unbroken.protocol.events import FetchFailed, PinAsked, StateArrived
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
 from unbroken.protocol.instructions import (
@@ -15,6 +15,7 @@ from unbroken.protocol.instructions import (
     DropReplica,
     FetchState,
     Instruction,
+    NoteOwed,
     PinState,
     RefusePin,
     Report,
@@ -23,7 +24,8 @@ from unbroken.protocol.instructions import (
 )
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.messages import Claim, Claimed
-from unbroken.protocol.recovery import ReplicaState
+from unbroken.protocol.rebuilt import Rebuilt
+from unbroken.protocol.recovery import ReplicaState, StoredUnits
 from unbroken.protocol.replica import SegmentReplica
 from unbroken.protocol.strategy import Ha
 
@@ -70,7 +72,7 @@ class Joining:
     def claimed(self, sender: NodeId, message: Claimed) -> list[Instruction]:
         join = self.joins.get(message.replica)
         if join is not None:
-            join.claimed(message.stream, sender, message.base, message.last, message.valid)
+            join.claimed(message.stream, sender, Promise(message.base, message.last, message.rebuilt))
         return []
 
     def link_up(self, node: NodeId) -> list[Instruction]:
@@ -174,20 +176,27 @@ class Joining:
         found = join.begin_anew(self.producers(join), now_ms)
         if found is None:
             return self._complain(join)
-        base, valid = self._known_from_colleagues(join, *found)
-        state = ReplicaState(base, valid=valid)
-        return [BeginReplica(join.replica, base, valid), *self.node.hosting.host(join.replica, state)]
+        base, rebuilt = self._known_from_colleagues(join, *found)
+        owed = self._owed_below(join.replica, rebuilt)
+        stored = {note.stream: StoredUnits(rebuilt.valid, (), note.owed, note.rebuilt) for note in owed}
+        state = ReplicaState(base, stored, valid=rebuilt.valid)
+        return [BeginReplica(join.replica, base, rebuilt.valid, owed), *self.node.hosting.host(join.replica, state)]
 
-    def _known_from_colleagues(self, join: CatchUp, base: int, valid: int) -> tuple[int, int]:
+    def _owed_below(self, replica: ReplicaId, rebuilt: Rebuilt) -> tuple[NoteOwed, ...]:
+        """What its results after the first ones that are right are good for: they rebuild consumers lost with it."""
+        known = [(stream, rebuilt.of(stream.consumer)) for stream in self.node.topology.outputs(replica.shard)]
+        return tuple(NoteOwed(replica, stream, rebuilt.valid, below) for stream, below in known if below is not None)
+
+    def _known_from_colleagues(self, join: CatchUp, base: int, rebuilt: Rebuilt) -> tuple[int, Rebuilt]:
         """What the lost one was done with, if its colleagues know better than its producers."""
         record = self.node.records.of(join.replica.shard)
         if record is None or record.purged <= base:
-            return base, valid
+            return base, rebuilt
         join.version = record.purged
-        return record.purged, max(valid, record.valid)
+        return record.purged, rebuilt.merged(record.rebuilt)
 
     def _complain(self, join: CatchUp) -> list[Instruction]:
-        """Say once that more nodes were lost than the strategy covers."""
+        """Report once that a replica waits, and for what."""
         short = join.lacking()
         if not short or join.complained:
             return []
@@ -195,8 +204,8 @@ class Joining:
         streams = ", ".join(str(stream) for stream in short)
         return [
             Report(
-                f"{join.replica} cannot be built again: what its state was made of is not kept any more of {streams}. "
-                "More nodes were lost at once than k_safety allows for; it begins when a node that has it returns."
+                f"{join.replica} cannot be rebuilt: the producers that are left no longer have all input that its "
+                f"state was made of: {streams}. Restart a lost node on its disk: the replica waits for one that has it."
             )
         ]
 

@@ -179,7 +179,7 @@ class Layout:
     replicas than it should. ``generations`` are those of the code that runs, ``generation`` the one whose results the
     sources ask for from their next pulse on. ``homes`` are the nodes that shards get back to when these return.
     ``turns`` say who delivers what shards produce, if that is to be at most once. With a ``pause`` the sources are not
-    read.
+    read. ``run`` is the id of the run that the layout belongs to; a node whose disk belongs to another refuses it.
     """
 
     version: int
@@ -195,6 +195,7 @@ class Layout:
     homes: Mapping[ShardId, NodeId] = field(default_factory=dict)
     turns: Mapping[ShardId, Turn] = field(default_factory=dict)
     pause: Pause | None = None
+    run: str = ""
 
     def counted(self, shard: ShardId) -> frozenset[ReplicaId]:
         """Everybody for whom units are kept."""
@@ -316,6 +317,7 @@ class Layout:
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "run": self.run,
             "version": self.version,
             "nodes": dict(self.nodes),
             "placement": {str(replica): node for replica, node in sorted(self.placement.items())},
@@ -350,10 +352,11 @@ class Layout:
                 for name, since in value.get("turns", {}).items()
             },
             pause=Pause.from_json(value["pause"]) if value.get("pause") else None,
+            run=str(value["run"]),
         )
 
 
-def chained_placement(topology: Topology, nodes: Mapping[NodeId, str]) -> Layout:
+def chained_placement(topology: Topology, nodes: Mapping[NodeId, str], run: str = "") -> Layout:
     """Chained declustering: replica r of the i-th shard lives on node i + r.
 
     The load of a lost node spreads over its two neighbours in the chain, and two replicas of a shard never
@@ -375,6 +378,6 @@ def chained_placement(topology: Topology, nodes: Mapping[NodeId, str]) -> Layout
         held.update(copies)
         next_index[shard] = len(working) + len(copies)
     turns = {shard: Turn(ReplicaId(shard, 0), 1) for shard in topology.taking_turns()}
-    layout = Layout(1, dict(nodes), placement, next_index, held=frozenset(held), turns=turns)
+    layout = Layout(1, dict(nodes), placement, next_index, held=frozenset(held), turns=turns, run=run)
     layout.check()
     return layout

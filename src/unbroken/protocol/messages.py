@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from unbroken.protocol.consistency import Consistency
 from unbroken.protocol.ids import ReplicaId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, JoinLog, JoinRefused
+from unbroken.protocol.ingress import Append, AppendAck, Held, JoinLog, JoinRefused, Recall
+from unbroken.protocol.rebuilt import FROM_THE_FIRST, Rebuilt
 from unbroken.protocol.units import Digest
 
 
@@ -27,16 +28,16 @@ class Subscribe:
 class Ack:
     """Units up to ``through`` are part of my committed state; you may drop them on my account.
 
-    At ``level`` 1 and above: their effects are safe with so many consumers in a row, and what follows them builds my
-    state again with results that are right after unit ``valid``. One that relies on its producers lets them drop units
-    at the level that its strategy needs, and not before.
+    At ``level`` 1 and above: their effects are safe with so many consumers in a row, and my state can be rebuilt from
+    what follows them; ``rebuilt`` says what it is worth then, and those of my consumers that are lost with it. One that
+    relies on its producers lets them drop units at the level that its strategy needs, and not before.
     """
 
     stream: StreamId
     subscriber: str
     through: int
     level: int = 0
-    valid: int = 0
+    rebuilt: Rebuilt = FROM_THE_FIRST
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,15 @@ class DigestNote:
 
 @dataclass(frozen=True)
 class Delivered:
-    """Units up to ``through`` of a stream to a sink are delivered."""
+    """Units up to ``through`` of a stream to a sink are delivered.
+
+    With ``stopped``, the sink takes no unit from that one on, and later ones count as delivered for no other purpose
+    than to be dropped.
+    """
 
     stream: StreamId
     through: int
+    stopped: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,15 +115,14 @@ class Claim:
 class Claimed:
     """Everything after unit ``base`` is kept for ``replica``; unit ``last`` is the newest here.
 
-    A replica that begins with nothing but that has the right results after its unit ``valid``; None if too little is
-    kept for it to begin so.
+    ``rebuilt`` says what a replica is worth that begins with nothing but that; None if too little is kept for it.
     """
 
     stream: StreamId
     replica: ReplicaId
     base: int
     last: int
-    valid: int | None = None
+    rebuilt: Rebuilt | None = None
 
 
 @dataclass(frozen=True)
@@ -132,12 +137,12 @@ class Offer:
 class Record:
     """My replica is done with its input up to ``purged`` and has the rest up to ``pending`` under way.
 
-    What follows ``purged`` builds its state again with results that are right after its unit ``valid``.
+    Its state can be rebuilt from what follows ``purged``; ``rebuilt`` says what it is worth then.
     """
 
     replica: ReplicaId
     purged: int
-    valid: int
+    rebuilt: Rebuilt
     pending: int
 
 
@@ -180,6 +185,8 @@ Message = (
     | Pong
     | Append
     | AppendAck
+    | Recall
+    | Held
     | JoinLog
     | JoinRefused
 )

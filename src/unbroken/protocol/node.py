@@ -10,6 +10,7 @@ from typing import Any
 from unbroken.protocol.calm import Calm
 from unbroken.protocol.comparison import Comparison
 from unbroken.protocol.events import (
+    EntriesPersisted,
     Event,
     FetchFailed,
     GateAsked,
@@ -25,6 +26,7 @@ from unbroken.protocol.events import (
     ReplicaStopped,
     SinkDelivered,
     SinkFailed,
+    SinkRefused,
     SnapshotTaken,
     SourcesPolled,
     Started,
@@ -32,6 +34,7 @@ from unbroken.protocol.events import (
     SubscriberGone,
     Tick,
     UnitArrived,
+    UnitDamaged,
 )
 from unbroken.protocol.forking import Forking
 from unbroken.protocol.handover import Handover
@@ -39,9 +42,10 @@ from unbroken.protocol.holding import Holding
 from unbroken.protocol.hosting import Hosting
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, generation_of
 from unbroken.protocol.inbox import Arrival
-from unbroken.protocol.ingress import Append, AppendAck, InSync, JoinLog, JoinRefused
+from unbroken.protocol.ingress import Append, AppendAck, Held, InSync, JoinLog, JoinRefused, Recall
 from unbroken.protocol.instructions import (
     AnswerGate,
+    DropInbox,
     Instruction,
     Report,
     Send,
@@ -120,6 +124,7 @@ class NodeProtocol:
     traffic: Counter[str] = field(default_factory=Counter)
     sources: SourceSide | None = None
     ingress: ReplicaId | None = None
+    lives: int = 0
 
     def __post_init__(self) -> None:
         tuned = self.settings
@@ -150,12 +155,15 @@ class NodeProtocol:
             LinkLost: self._link_lost,
             SubscriberGone: self._subscriber_gone,
             UnitArrived: self._unit_arrived,
+            UnitDamaged: self._unit_damaged,
             GateAsked: self._gate_asked,
             Produced: self._produced,
             SinkDelivered: self._sink_delivered,
             SinkFailed: self._sink_failed,
+            SinkRefused: self._sink_refused,
             SourcesPolled: self._sources_polled,
             PushArrived: self._push_arrived,
+            EntriesPersisted: self._entries_persisted,
             InSyncChanged: self._in_sync_changed,
             LayoutChanged: self._layout_changed,
             ReplicaStopped: self.hosting.stopped,
@@ -191,7 +199,7 @@ class NodeProtocol:
 
     def _wake_times_ms(self) -> list[float]:
         times: list[float] = [] if self.sources is None else self.sources.wake_times_ms()
-        times += self.sinks.wake_times_ms()
+        times += [*self.pace.wake_times_ms(), *self.sinks.wake_times_ms()]
         for replica in self.replicas.values():
             times += replica.wake_times_ms()
         times += [*self.joining.wake_times_ms(), *self.holding.wake_times_ms()]
@@ -278,7 +286,7 @@ class NodeProtocol:
                 first = generation_of(message.replica.shard.part) == 1
                 return self.hosting.compare(message) if first or self._may_count(message.replica) else []
             case Delivered():
-                return self.standing.mark_delivered(message.stream, message.through)
+                return self.standing.mark_delivered(message.stream, message.through, message.stopped)
             case Progress():
                 return self._hears_progress(event.sender, message, now_ms)
             case Health():
@@ -288,7 +296,7 @@ class NodeProtocol:
                 return [Send(event.sender, Pong(message.number))]
             case Pong():
                 return self.ring.answered(event.sender, message.number)
-            case Append() | AppendAck() | JoinLog() | JoinRefused():
+            case Append() | AppendAck() | JoinLog() | JoinRefused() | Recall() | Held():
                 return [] if self.sources is None else self.sources.received(event.sender, message)
 
     def _hears_progress(self, sender: NodeId, message: Progress, now_ms: float) -> list[Instruction]:
@@ -335,6 +343,18 @@ class NodeProtocol:
         if arrival is Arrival.DIVERGENT:
             return [Report(f"unit {header.number} of {header.stream} from {event.sender} differs from the copy kept")]
         return []
+
+    def _unit_damaged(self, event: UnitDamaged, now_ms: float) -> list[Instruction]:
+        """Get a unit once more: its producers keep it until it is part of the replica's state."""
+        replica = self.replicas.get(event.replica)
+        if replica is None or event.stream not in replica.inboxes:
+            return self.hosting.stopped(ReplicaStopped(event.replica, event.reason), now_ms)
+        if not replica.inboxes[event.stream].lose(event.number):
+            return []
+        unit = f"unit {event.number} of {event.stream}"
+        sentence = f"{event.replica} refetches {unit} from its producers: {event.reason}"
+        out: list[Instruction] = [Report(sentence), DropInbox(event.replica, event.stream, (event.number,))]
+        return [*out, *self.subscriptions.refetch(replica, event.stream)]
 
     def _gate_asked(self, event: GateAsked, now_ms: float) -> list[Instruction]:
         replica = self.replicas.get(event.replica) or self.forking.find(event.replica)
@@ -397,6 +417,19 @@ class NodeProtocol:
         sentence = f"{unit} is given up, as its sink failed with it and may have it: at-most-once ({event.reason})"
         return [Report(sentence), *self._sink_delivered(SinkDelivered(event.stream, event.number), now_ms)]
 
+    def _sink_refused(self, event: SinkRefused, now_ms: float) -> list[Instruction]:
+        """The flow continues without a unit; without the sink, if that is to stop."""
+        unit = f"unit {event.number} of {event.stream}"
+        known = event.stream in self.sinks.stopped
+        if event.stops:
+            self.sinks.stop(event.stream, event.number)
+            sentence = f"sink {event.stream.consumer.part} stops, as it refuses {unit}: {event.reason}"
+        else:
+            sentence = f"{unit} is set aside, as its sink refuses it; its rows are dead letters: {event.reason}"
+        self.counters["units_set_aside"] += not known
+        told: list[Instruction] = [] if known else [Report(sentence)]
+        return [*told, *self._sink_delivered(SinkDelivered(event.stream, event.number), now_ms)]
+
     def _give_up(self) -> list[Instruction]:
         """Units that may have been delivered, by whoever had the turn before, are done with."""
         out: list[Instruction] = []
@@ -415,6 +448,9 @@ class NodeProtocol:
 
     def _push_arrived(self, event: PushArrived, _now_ms: float) -> list[Instruction]:
         return [] if self.sources is None else self.sources.pushed(event)
+
+    def _entries_persisted(self, event: EntriesPersisted, _now_ms: float) -> list[Instruction]:
+        return [] if self.sources is None else self.sources.persisted(event)
 
     def _in_sync_changed(self, event: InSyncChanged, _now_ms: float) -> list[Instruction]:
         out: list[Instruction] = []
@@ -460,6 +496,7 @@ class NodeProtocol:
         out += self.ring.placed(self.layout)
         self.sinks.rank(self.layout)
         self.records.layout_changed()
+        self.upstream.layout_changed()
         for replica in self.replicas.values():
             replica.placed_by(self.layout)
         # Who has just been placed may have been greeted before anybody here knew what it is.
@@ -490,8 +527,10 @@ class NodeProtocol:
             out += self.subscriptions.turn(replica, now_ms)
         out += [*self.standby.tick(), *self._give_up(), *self.sinks.tick(now_ms), *self.handover.tick()]
         out += self.upstream.acks()
+        out += [*self.ring.tick(now_ms, self.links), *self.leading.tick(now_ms), *self.forking.tick(now_ms)]
+        out += [*self.joining.tick(now_ms), *self.holding.tick(now_ms)]
         if self.sources is not None:
+            # Last: a replica that has just begun here may be all that a pulse has waited for.
             out += self.sources.placed(set(self.layout.nodes_of(INGRESS)), self.links)
             out += self.pace.tick(self.sources, now_ms)
-        out += [*self.ring.tick(now_ms, self.links), *self.leading.tick(now_ms), *self.forking.tick(now_ms)]
-        return [*out, *self.joining.tick(now_ms), *self.holding.tick(now_ms)]
+        return out

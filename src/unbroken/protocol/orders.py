@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from unbroken.protocol.ids import NodeId, ShardId, StreamId
+
+MOST_BRACKETS = 16
+"""Brackets in one JSON text about orders; two are needed, and names may have some."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,34 @@ class Order:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Order:
-        """Raises ValueError, KeyError or TypeError if ``data`` is no order."""
-        value = json.loads(data)
-        cut = {StreamId.parse(stream): int(last) for stream, last in value["cut"].items()}
-        return cls(int(value["number"]), cut, int(value["term"]))
+        """ValueError if ``data`` is no order, whatever it is."""
+        match flat_json(data):
+            case {"number": number, "term": term, "cut": dict(cut)}:
+                streams = {StreamId.parse(stream): whole(last) for stream, last in cut.items()}
+                return cls(whole(number), streams, whole(term))
+        raise ValueError("an order has a number, a term and a cut")
+
+
+def flat_json(data: bytes) -> Any:
+    """The value of a JSON text that is hardly nested; ValueError for any other.
+
+    How deep a parser gets depends on the stack below it, so two readers could disagree about the same text. The number
+    of brackets does not depend on anything.
+    """
+    if data.count(b"{") + data.count(b"[") > MOST_BRACKETS:
+        raise ValueError(f"there are more than {MOST_BRACKETS} brackets")
+    return json.loads(data, parse_constant=_no_number)
+
+
+def whole(value: object) -> int:
+    """A whole number that is not negative and fits into 64 bits; ValueError for anything else."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError("a whole number is needed")
+    return value
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
 
 
 @dataclass(frozen=True)

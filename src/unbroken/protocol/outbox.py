@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from unbroken.errors import broken, require
 from unbroken.protocol.ids import ReplicaId, StreamId
+from unbroken.protocol.rebuilt import FROM_THE_FIRST, Rebuilt, merged
 from unbroken.protocol.units import UnitHeader
 
 SEND_WINDOW = 64
@@ -22,6 +24,16 @@ ABSENT_CLIENTS = 64
 
 SNAPSHOT = -1
 """Index of the consumer that stands for a shard's snapshot: it holds units, and is never given up for being behind."""
+
+
+class Heard(NamedTuple):
+    """What a consumer has acknowledged last at one level, and what it is worth if it is rebuilt from what follows."""
+
+    through: int = 0
+    rebuilt: Rebuilt = FROM_THE_FIRST
+
+
+UNHEARD = Heard()
 
 
 @dataclass
@@ -52,8 +64,8 @@ class Outbox:
 
     Acknowledgements have levels. At level 0 a consumer has the units in its committed state, at level 1 their effects
     are safe with its own consumers as well, and so on. ``levels`` is the one at which this consumer lets units go: 0
-    if it keeps its state safe itself, more if it relies on its producers (upstream backup). What follows ``base`` then
-    builds a state again whose results are right after unit ``valid`` of the consumer, which was ``owed`` what follows.
+    if it keeps its state safe itself, more if it relies on its producers (upstream backup). The consumer, which was
+    ``owed`` what follows, can then be rebuilt from what follows ``base``, and ``rebuilt`` says what it is worth.
 
     A quiet outbox has everything ready for the case that it is needed, and sends nothing.
     """
@@ -70,9 +82,9 @@ class Outbox:
     muted: bool = False
     quiet: bool = False
     levels: int = 0
-    heard: dict[ReplicaId, list[int]] = field(default_factory=dict)
+    heard: dict[ReplicaId, dict[int, Heard]] = field(default_factory=dict)
     owed: int = 0
-    valid: int = 0
+    rebuilt: Rebuilt = FROM_THE_FIRST
     absent: dict[str, int] = field(default_factory=dict)
     names: dict[str, ReplicaId] = field(init=False)
     last: int = field(init=False)
@@ -128,26 +140,41 @@ class Outbox:
             hopeful = {name: acked for name, acked in self.absent.items() if acked > self.last - self.retain}
             self.absent = dict(sorted(hopeful.items(), key=lambda item: item[1])[:ABSENT_CLIENTS])
 
-    def ack(self, subscriber: str, through: int, level: int = 0, valid: int = 0) -> None:
+    def ack(self, subscriber: str, through: int, level: int = 0, rebuilt: Rebuilt = FROM_THE_FIRST) -> None:
         """Everything up to ``through`` is safe with ``subscriber``; acknowledgements never go back."""
         entry = self.subscribers.get(subscriber)
         if entry is not None and level == 0:
             entry.acked = max(entry.acked, through)
             entry.sent = max(entry.sent, entry.acked)
         replica = self.names.get(subscriber)
-        if replica is None or level > self.levels:
+        if replica is None:
             return
-        heard = self.heard.get(replica)
-        if heard is None:
-            heard = self.heard[replica] = [0] * (self.levels + 1)
-        heard[level] = max(heard[level], through)
+        heard = self.heard.setdefault(replica, {})
+        before = heard.get(level, UNHEARD)
+        heard[level] = Heard(max(before.through, through), before.rebuilt.merged(rebuilt))
         if level == self.levels:
-            self.acked[replica] = max(self.acked[replica], through)
-            self.owed, self.valid = max(self.owed, through), max(self.valid, valid)
+            self._release(replica, heard[level])
+
+    def relevel(self, levels: int) -> bool:
+        """The consumer lets units go at another level from here on; whether more is known to be safe by that.
+
+        What has been let go at a lower one is not kept, so it takes a while until more of its consumers may be lost.
+        """
+        if levels == self.levels:
+            return False
+        known, self.levels = (self.owed, self.rebuilt), levels
+        for replica, heard in self.heard.items():
+            if levels in heard:
+                self._release(replica, heard[levels])
+        return levels > 0 and (self.owed, self.rebuilt) != known
+
+    def _release(self, replica: ReplicaId, heard: Heard) -> None:
+        self.acked[replica] = max(self.acked[replica], heard.through)
+        self.owed, self.rebuilt = max(self.owed, heard.through), self.rebuilt.merged(heard.rebuilt)
 
     @property
     def rebuilds(self) -> bool:
-        """Whether what is kept is all that the consumer's state could be built again from.
+        """Whether what is kept is all that the consumer's state could be rebuilt from.
 
         An outbox that was itself begun anew may have too little, until its consumer has come further.
         """
@@ -160,8 +187,15 @@ class Outbox:
         """
         if not self.counted:
             return self._read_by_clients()
+        return min(heard.through for heard in self._heard(level))
+
+    def rebuilt_at(self, level: int) -> Rebuilt:
+        """What the consumer is worth if it is rebuilt from the units after ``bound(level)``."""
+        return merged(heard.rebuilt for heard in self._heard(level))
+
+    def _heard(self, level: int) -> list[Heard]:
         top = min(level, self.levels)
-        return min(self.heard[replica][top] if replica in self.heard else 0 for replica in self.counted)
+        return [self.heard.get(replica, {}).get(top, UNHEARD) for replica in self.counted]
 
     def count(self, replicas: frozenset[ReplicaId]) -> None:
         """The layout counts these consumer replicas from here on; claims of the others are dropped.
@@ -254,7 +288,7 @@ class Outbox:
         return max(kept_after, min(self.last, *read)) if read else kept_after
 
     def _committed(self, replica: ReplicaId) -> int:
-        return max(self.acked[replica], self.heard[replica][0] if replica in self.heard else 0)
+        return max(self.acked[replica], self.heard.get(replica, {}).get(0, UNHEARD).through)
 
     def _kept_between(self, after: int, through: int) -> int:
         return sum(self.headers[n].size for n in range(max(after, self.base) + 1, min(through, self.last) + 1))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
 from unbroken.protocol.instructions import DropOutbox, GiveUp, Instruction, NoteOwed, Report, Send, SendUnit
 from unbroken.protocol.layout import Layout, Topology
+from unbroken.protocol.levels import needed_levels
 from unbroken.protocol.messages import Ack, Claim, Claimed, Missing, Subscribe, Unsubscribe
 from unbroken.protocol.outbox import FAILURE_WINDOW, SEND_WINDOW, SNAPSHOT, Outbox
 from unbroken.protocol.recovery import StoredUnits
@@ -48,11 +49,11 @@ class Outboxes:
         retain = self.client_retain if sink in self.topology.client_sinks else 0
         headers = {header.number: header for header in stored.headers}
         counted = self._counted(stream, owner, layout)
-        levels = self.topology.strategy(sink).levels
+        levels = needed_levels(self.topology, layout, sink)
         window = FAILURE_WINDOW if sink in self.topology.availability else SEND_WINDOW
         box = Outbox(stream, counted, retain, stored.base, headers, levels=levels, window=window)
         if levels:
-            box.owed, box.valid = stored.owed, stored.valid
+            box.owed, box.rebuilt = stored.owed, stored.rebuilt
         self.boxes[stream] = box
         self.owners[stream] = owner
 
@@ -100,12 +101,12 @@ class Outboxes:
         box = self.boxes.get(message.stream)
         if box is None:
             return []
-        known = (box.owed, box.valid)
-        box.ack(message.subscriber, message.through, message.level, message.valid)
+        known = (box.owed, box.rebuilt)
+        box.ack(message.subscriber, message.through, message.level, message.rebuilt)
         out: list[Instruction] = []
-        if box.levels and (box.owed, box.valid) != known:
+        if box.levels and (box.owed, box.rebuilt) != known:
             # Before anything is dropped: a later process, or another replica, could not tell what is left good for.
-            out.append(NoteOwed(self.owners[box.stream], box.stream, box.owed, box.valid))
+            out.append(self._note_owed(box))
         if self.snapshots and message.subscriber == str(snapshot_of(message.stream.consumer)):
             self.given_up.discard(snapshot_of(message.stream.consumer))
         return [*out, *self.trim(box), *self.sends(box), *self._give_up(box)]
@@ -168,14 +169,21 @@ class Outboxes:
 
     def layout_changed(self, layout: Layout) -> list[Instruction]:
         out: list[Instruction] = []
+        parts = {stream.consumer.part for stream in self.boxes}
+        levels = {part: needed_levels(self.topology, layout, part) for part in parts}
         for stream, box in self.boxes.items():
             before = box.counted
             box.count(self._counted(stream, self.owners[stream], layout))
             for replica in before - box.counted:  # it will not unsubscribe, and its node may live on
                 self.unsubscribe(Unsubscribe(stream, str(replica)))
+            if box.relevel(levels[stream.consumer.part]):
+                out.append(self._note_owed(box))
             out += self.trim(box)
         self.given_up &= set(layout.placement)
         return [*out, *self._confirm(layout)]
+
+    def _note_owed(self, box: Outbox) -> NoteOwed:
+        return NoteOwed(self.owners[box.stream], box.stream, box.owed, box.rebuilt)
 
     def sends(self, box: Outbox) -> list[Instruction]:
         owner = self.owners[box.stream]
@@ -214,9 +222,9 @@ class Outboxes:
                 if self.topology.has(claim.stream) and claim.replica in layout.placement:
                     waiting.append((sender, claim))
             elif claim.replica in box.counted:
-                valid = box.valid if box.rebuilds else None
+                rebuilt = box.rebuilt if box.rebuilds else None
                 kept_after = box.acked[claim.replica]
-                out.append(Send(sender, Claimed(claim.stream, claim.replica, kept_after, box.last, valid)))
+                out.append(Send(sender, Claimed(claim.stream, claim.replica, kept_after, box.last, rebuilt)))
         self.claims = waiting
         return out
 

@@ -13,6 +13,7 @@ from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.instructions import Instruction, Send
 from unbroken.protocol.messages import Record
 from unbroken.protocol.replica import SegmentReplica
+from unbroken.protocol.upstream import UNSAID
 
 if TYPE_CHECKING:
     from unbroken.protocol.node import NodeProtocol
@@ -61,9 +62,9 @@ class Records:
         self.known = {replica: record for replica, record in self.known.items() if replica.shard in shards}
 
     def _record(self, replica: SegmentReplica) -> Record:
-        purged, valid = self.node.upstream.said.get(replica.replica, [(0, 0)])[-1]
+        purged, rebuilt = self.node.upstream.said.get(replica.replica, [UNSAID])[-1]
         pending = max((inbox.available for inbox in replica.inboxes.values()), default=0)
-        return Record(replica.replica, purged, valid, pending)
+        return Record(replica.replica, purged, rebuilt, pending)
 
     def _colleagues(self, replica: ReplicaId) -> list[NodeId]:
         layout, mine = self.node.layout, replica.shard

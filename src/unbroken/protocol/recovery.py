@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from unbroken.protocol.cuts import Cut, Reach
 from unbroken.protocol.ids import StreamId
 from unbroken.protocol.ingress import Admission, Entry
+from unbroken.protocol.rebuilt import FROM_THE_FIRST, Rebuilt
 from unbroken.protocol.units import UnitHeader
 
 
@@ -15,13 +16,13 @@ from unbroken.protocol.units import UnitHeader
 class StoredUnits:
     """The units of an outbox on disk: those after ``base``, without holes.
 
-    What follows ``owed`` builds the consumer's state again, with results that are right after its unit ``valid``.
+    The consumer's state can be rebuilt from what follows ``owed``; ``rebuilt`` says what it is worth then.
     """
 
     base: int
     headers: tuple[UnitHeader, ...] = ()
     owed: int = 0
-    valid: int = 0
+    rebuilt: Rebuilt = FROM_THE_FIRST
 
 
 @dataclass(frozen=True)

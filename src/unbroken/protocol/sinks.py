@@ -20,7 +20,8 @@ class SinkSide:
 
     A process that begins with what an earlier one has left does not know what that one handed to a sink: it never hands
     over units up to ``tried`` itself. ``given_up`` are the first and the last unit that were not delivered for such a
-    reason and are still to be told of.
+    reason and are still to be told of. A stream that is ``stopped`` has a sink that takes no unit from that one on:
+    what is produced for it is dropped, so that it neither fills the disk nor holds up the flow.
 
     Invariants: what is delivered comes out of an outbox here, and is dropped from it only when it is delivered or given
     up. In turns, a unit is handed over only by the replica that has the turn for it, and only once.
@@ -34,6 +35,7 @@ class SinkSide:
     deliveries: dict[StreamId, HedgedDelivery] = field(default_factory=dict)
     tried: dict[StreamId, int] = field(default_factory=dict)
     given_up: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
+    stopped: dict[StreamId, int] = field(default_factory=dict)
 
     def open(self, stream: StreamId, replica: ReplicaId, layout: Layout, tried: int = 0) -> None:
         """Begin with what the outbox holds: what is not in it any more has been delivered."""
@@ -93,6 +95,10 @@ class SinkSide:
             box.ack(str(consumer), delivery.done_with)
         return self.outboxes.trim(box)
 
+    def stop(self, stream: StreamId, number: int) -> None:
+        """The sink of a stream takes no unit from ``number`` on."""
+        self.stopped[stream] = min(number, self.stopped.get(stream, number))
+
     def give_up(self, stream: StreamId) -> tuple[int, list[Instruction]]:
         """Pass over the units that come next and that nobody may deliver; how many, and what follows."""
         out: list[Instruction] = []
@@ -132,6 +138,10 @@ class SinkSide:
 
     def tick(self, now_ms: float) -> list[Instruction]:
         out: list[Instruction] = []
+        for stream in self.stopped.keys() & self.deliveries.keys():
+            last = self.outboxes.boxes[stream].last
+            if self.deliveries[stream].delivering is None and last > self.deliveries[stream].delivered:
+                out += self.delivered(stream, last)
         for stream, delivery in self.deliveries.items():
             number = delivery.next_delivery(now_ms) if self._may_deliver(stream) else None
             if number is not None:

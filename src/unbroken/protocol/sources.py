@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from unbroken.protocol.events import PushArrived, SourcesPolled
+from unbroken.protocol.events import EntriesPersisted, PushArrived, SourcesPolled
 from unbroken.protocol.ids import NodeId
 from unbroken.protocol.ingress import (
     Admission,
@@ -15,6 +15,7 @@ from unbroken.protocol.ingress import (
     IngressLog,
     IngressMessage,
     InSync,
+    Notice,
     Persist,
     ProposeInSync,
     Tell,
@@ -32,7 +33,8 @@ class SourceSide:
     back by itself; so a lost peer is given ``grace_ms`` to return before the store is asked to go on without it.
 
     ``copy_again`` says that this newcomer's copy of the log is of no use any more. ``rest`` is what the layout says of
-    the sources: it is to be set before ``tick``.
+    the sources: it is to be set before ``tick``. ``life`` tells this log from earlier ones of the same node, whose
+    entries may still be on their way to a disk that is gone. ``led``: whether it was reported that this member leads.
 
     Invariants: at most one pulse is being cut at a time, and only by the leader. No source is asked for rows unless it
     is to be read.
@@ -47,6 +49,8 @@ class SourceSide:
     displaced: set[NodeId] = field(default_factory=set)
     copy_again: bool = False
     rest: Rest = Rest.READING
+    life: int = 1
+    led: bool = False
 
     @property
     def may_cut(self) -> bool:
@@ -99,6 +103,10 @@ class SourceSide:
             return [Report(f"rows pushed to {self.me}, which does not lead the ingress; the producer will resend")]
         return self._carried(self.log.append(event.body))
 
+    def persisted(self, event: EntriesPersisted) -> list[Instruction]:
+        """Entries are on disk, if they are of this log."""
+        return self._carried(self.log.persisted(event.count)) if event.life == self.life else []
+
     def begin(self) -> list[Instruction]:
         """The first step, for which everything has to be ready."""
         return self._carried(self.log.begin())
@@ -139,11 +147,7 @@ class SourceSide:
         return out
 
     def in_sync(self, sync: InSync) -> list[Instruction]:
-        was_leading = self.log.leading
-        out = self._carried(self.log.in_sync(sync))
-        if self.log.leading and not was_leading:
-            out.append(Report(f"{self.me} leads the ingress (term {self.log.sync.term})"))
-        return out
+        return self._carried(self.log.in_sync(sync))
 
     def check(self) -> None:
         self.log.check()
@@ -155,7 +159,7 @@ class SourceSide:
         for step in instructions:
             match step:
                 case Persist(entry):
-                    out.append(PersistEntry(entry))
+                    out.append(PersistEntry(entry, self.life))
                 case Commit(entry):
                     out.append(CommitEntry(entry))
                 case Tell(to, message):
@@ -164,4 +168,9 @@ class SourceSide:
                     out.append(step)
                 case CopyAgain():
                     self.copy_again = True
+                case Notice(sentence):
+                    out.append(Report(sentence))
+        if self.log.leading and not self.led:
+            out.append(Report(f"{self.me} leads the ingress (term {self.log.sync.term})"))
+        self.led = self.log.leading
         return out

@@ -48,7 +48,7 @@ class Standing:
             out += self._release_before_snapshot(shard, {to})
         for stream, delivery in node.sinks.deliveries.items():
             if delivery.delivered and to in node.hosting.concerned(stream.producer):
-                out.append(Send(to, Delivered(stream, delivery.delivered)))
+                out.append(Send(to, self._delivered(stream)))
         return [*out, *node.comparison.repeat(to, node.hosted(), node.layout)]
 
     def pass_on(self, to: NodeId) -> list[Instruction]:
@@ -112,11 +112,17 @@ class Standing:
         if delivery is None:
             return []
         node.handover.delivered(stream, delivery.delivered)
-        note = Delivered(stream, delivery.delivered)
+        note = self._delivered(stream)
         return [Send(to, note) for to in sorted(node.hosting.concerned(stream.producer))]
 
-    def mark_delivered(self, stream: StreamId, through: int) -> list[Instruction]:
+    def _delivered(self, stream: StreamId) -> Delivered:
+        sinks = self.node.sinks
+        return Delivered(stream, sinks.deliveries[stream].delivered, sinks.stopped.get(stream, 0))
+
+    def mark_delivered(self, stream: StreamId, through: int, stopped: int = 0) -> list[Instruction]:
         """Another node says how far a sink has come."""
+        if stopped:
+            self.node.sinks.stop(stream, stopped)
         self.node.handover.delivered(stream, through)
         return [*self.node.sinks.delivered(stream, through), *self.progress_of(stream)]
 

@@ -37,9 +37,9 @@ class Strategy:
     A segment that ``shares`` its load has shards that stand in for each other: the next in their ring takes the place
     of one that is lost, until its node returns.
 
-    With ``upstream``, ``backups`` is the number of consecutive nodes that may fail at once: producers keep a unit until
-    the effects of its effects are safe so many nodes further down. ``foldable``: its state comes out the same however
-    its input is divided into units, so that it may be built again with a few large ones.
+    With ``upstream``, ``backups`` is the number of nodes that may fail at once: producers keep a unit until the effects
+    of its effects are safe beyond what so many nodes host (``levels``). ``foldable``: its state comes out the same
+    however its input is divided into units, so that it may be built again with a few large ones.
     """
 
     ha: Ha = Ha.ACTIVE
@@ -62,11 +62,6 @@ class Strategy:
     def holding(self) -> int:
         """Replicas that only hold a copy of the state."""
         return self.backups if self.ha is Ha.PASSIVE else 0
-
-    @property
-    def levels(self) -> int:
-        """The level of acknowledgement at which producers may drop a unit; 0: what is committed is safe."""
-        return self.backups if self.ha is Ha.UPSTREAM else 0
 
     @property
     def nodes(self) -> int:

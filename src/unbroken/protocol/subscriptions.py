@@ -102,6 +102,13 @@ class Subscriptions:
                 feed.forget(node)
         return self.update_all()
 
+    def refetch(self, replica: SegmentReplica, stream: StreamId) -> list[Instruction]:
+        """Ask for what follows the units of a stream that are here, as if nothing more had been sent."""
+        feed = replica.feeds[stream]
+        for node in sorted(feed.subscribed):
+            feed.forget(node)
+        return self.update(replica)
+
     def turn(self, replica: SegmentReplica, now_ms: float) -> list[Instruction]:
         """Turn away from producers that keep a replica waiting for too long, which with a single one in reach is to ask
         it once more; and at once from one that lacks input to one that does not.

@@ -43,14 +43,22 @@ def _begin_elsewhere(work: Deciding, shard: ShardId, lost: frozenset[ReplicaId],
         work.layout = work.layout.without(lost)
         work.sentences.append(f"{where} lost; its successor goes on with what producers kept")
         return
-    spare = _successor(work, shard) or work.best_node(shard)
-    if spare is None or work.layout.nodes.get(spare) != work.situation.present.get(spare):
+    spare = _successor(work, shard) or work.best_node(shard, _blank(work))
+    if spare is None:
         return
     home = work.layout.placement[min(lost)]
-    work.layout, replica = work.layout.without(lost).with_joining(shard, spare)
+    nodes = {**work.layout.nodes, spare: work.situation.present[spare]}
+    work.layout, replica = replace(work.layout, nodes=nodes).without(lost).with_joining(shard, spare)
     if work.topology.strategy(shard.part).shares:
         work.layout = replace(work.layout, homes={shard: home} | dict(work.layout.homes))
     work.sentences.append(f"{where} lost; {replica} takes over on {spare} with what producers kept")
+
+
+def _blank(work: Deciding) -> frozenset[NodeId]:
+    """Nodes that have lost their disk while the layout still has replicas on it: these have to leave it first."""
+    nodes, present = work.layout.nodes, work.situation.present
+    lost = {node for node, disk in present.items() if nodes.get(node, disk) != disk}
+    return frozenset(node for node in lost if work.layout.hosted(node))
 
 
 def _successor(work: Deciding, shard: ShardId) -> NodeId | None:

@@ -15,12 +15,18 @@ from unbroken.errors import require
 from unbroken.protocol.events import Produced
 from unbroken.protocol.ids import ReplicaId
 from unbroken.protocol.instructions import Instruction, Send
+from unbroken.protocol.levels import needed_levels
 from unbroken.protocol.messages import Ack
+from unbroken.protocol.outbox import Outbox
+from unbroken.protocol.rebuilt import FROM_THE_FIRST, Rebuilt
 from unbroken.protocol.strategy import STATELESS, Strategy
 from unbroken.protocol.units import UnitHeader
 
 if TYPE_CHECKING:
     from unbroken.protocol.node import NodeProtocol
+
+UNSAID = (0, FROM_THE_FIRST)
+"""Nothing was acknowledged yet at a level."""
 
 
 @dataclass
@@ -96,13 +102,19 @@ class UpstreamBackup:
 
     node: NodeProtocol
     causes: dict[ReplicaId, Causes] = field(default_factory=dict)
-    said: dict[ReplicaId, list[tuple[int, int]]] = field(default_factory=dict)
+    said: dict[ReplicaId, list[tuple[int, Rebuilt]]] = field(default_factory=dict)
 
     def open(self, replica: ReplicaId) -> None:
         strategy = self.node.topology.strategy(replica.shard.part)
-        if strategy.levels:
+        levels = self._levels(replica)
+        if levels:
             self.causes[replica] = Causes(strategy)
-            self.said[replica] = [(0, 0)] * strategy.levels
+            self.said[replica] = [UNSAID] * levels
+
+    def layout_changed(self) -> None:
+        """Nodes host other segments now, so that other levels may be needed."""
+        for replica, said in self.said.items():
+            self.said[replica] = [*said, *[UNSAID] * self._levels(replica)][: self._levels(replica)]
 
     def close(self, replica: ReplicaId) -> None:
         self.causes.pop(replica, None)
@@ -132,13 +144,13 @@ class UpstreamBackup:
         for replica, causes in self.causes.items():
             boxes = self.node.outboxes.of(replica)
             said = self.said[replica]
-            for level in range(1, causes.strategy.levels + 1):
+            for level in range(1, len(said) + 1):
                 valid = min((box.bound(level - 1) for box in boxes), default=0)
                 # A unit's effects may be safe before it is committed here, and then it may have to be processed again.
                 through = min(causes.before(valid), self.node.replicas[replica].committed)
                 if through >= said[level - 1][0] + self.node.settings.ack_every:
-                    said[level - 1] = (through, valid)
-                    out += self._send(replica, level, through, valid)
+                    said[level - 1] = (through, self._rebuilt(boxes, level - 1, valid))
+                    out += self._send(replica, level, *said[level - 1])
             causes.forget(said[-1][0])
         return out
 
@@ -146,20 +158,30 @@ class UpstreamBackup:
         """The same again to a node that may have missed it."""
         return [
             step
-            for level, (through, valid) in enumerate(self.said.get(replica, ()), start=1)
+            for level, (through, rebuilt) in enumerate(self.said.get(replica, ()), start=1)
             if through
-            for step in self._send(replica, level, through, valid, (to,))
+            for step in self._send(replica, level, through, rebuilt, (to,))
         ]
 
     def check(self) -> None:
         for causes in self.causes.values():
             causes.check()
 
+    def _levels(self, replica: ReplicaId) -> int:
+        return needed_levels(self.node.topology, self.node.layout, replica.shard.part)
+
+    @staticmethod
+    def _rebuilt(boxes: Iterable[Outbox], level: int, valid: int) -> Rebuilt:
+        """What a replica is worth that is rebuilt with the right results after ``valid``, up to which its consumers
+        have acknowledged at ``level``: those that rely on it can be lost with it, and be rebuilt from these."""
+        relying = [box for box in boxes if level and box.levels]
+        return Rebuilt(valid, tuple(sorted((box.stream.consumer, box.rebuilt_at(level)) for box in relying)))
+
     def _send(
-        self, replica: ReplicaId, level: int, through: int, valid: int, nodes: Sequence[str] | None = None
+        self, replica: ReplicaId, level: int, through: int, rebuilt: Rebuilt, nodes: Sequence[str] | None = None
     ) -> list[Instruction]:
         return [
-            Send(node, Ack(stream, str(replica), through, level, valid))
+            Send(node, Ack(stream, str(replica), through, level, rebuilt))
             for stream in self.node.topology.inputs(replica.shard)
             for node in sorted(self.node.subscriptions.producers(stream))
             if nodes is None or node in nodes

@@ -24,7 +24,7 @@ _UNITS = (
     (1_000, "s", "s"),
     (1, "ms", "ms"),
 )
-_SIZES = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "KB"))
+_SIZES = ((1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "KB"))
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,16 @@ GROUPS = (
         "Delivery",
         {
             "guarantee": "See [guarantees](guarantees.md). To or from `at-most-once`: with a fresh start.",
+            "durability": "At the next start. `memory` saves a few milliseconds per pulse and push; see "
+            "[the ingress log](architecture.md#forced-to-disk).",
             "hedge": "Longer: fewer units are written twice by replicas at the same time; a lost writer is made up for "
             "later by as much.",
             "delivery": "`single` saves bytes, and the loss of a producer is noticed as a pause of `patience` or less "
             "([recovery](recovery.md#delivery-all-at-once-or-one-at-a-time)).",
             "patience": "Shorter: a silent producer is left sooner, also one that is only slow.",
+            "refusals": "More: a sink that is mended in time loses nothing; its units wait for longer.",
+            "dead_letter_bytes": "More: longer traces of bad rows, on the disk of every machine.",
+            "dead_letter_age": "Longer: the same.",
             "client_retain": "More: subscribers may come or come back later; nodes keep as many units on disk.",
             "pairs": "A [baseline to compare with](recovery.md#whole-copies-as-a-baseline); with a fresh start.",
         },
@@ -149,7 +154,7 @@ def _kind(field: FieldInfo) -> tuple[str, Any]:
         return "point in time", str
     if _choices(field):
         return "", str
-    if "dict" in text:
+    if "Mapping" in text:
         return "mapping", str
     return ("number", "{:,}".format) if "int" in text else ("text", str)
 

@@ -25,6 +25,7 @@ from unbroken.sim.calibration import Calibration, Reach, SegmentCosts, SourceCos
 from unbroken.sim.samples import Sample, sample_of, span_bytes
 from unbroken.sim.stage import OUT, Files, Stage, Take, cut_ms
 from unbroken.spark.analysis import Analysis, analyse, input_schema
+from unbroken.spark.calling import call
 from unbroken.spark.horizon import Unbounded, find_horizon, has_watermark
 from unbroken.spark.runner import SegmentCode
 from unbroken.transport.store import decode_unit, encode_unit
@@ -232,7 +233,7 @@ def _line(x0: float, y0: float, x1: float, y1: float) -> tuple[float, float]:
 
 def _reach(segment: Segment, analysis: Analysis, session: SparkSession) -> Reach:
     """How far back the state of a segment reaches, as its plan shows it."""
-    frame = segment.function(*(_placeholder(segment, name, analysis, session) for name in segment.inputs))
+    frame = call(segment, [_placeholder(segment, name, analysis, session) for name in segment.inputs])
     found, watermark = find_horizon(frame), has_watermark(frame)
     if isinstance(found, Unbounded):
         return Reach(None, False, watermark, found.why, found.remedy)
@@ -241,4 +242,4 @@ def _reach(segment: Segment, analysis: Analysis, session: SparkSession) -> Reach
 
 def _placeholder(segment: Segment, name: str, analysis: Analysis, session: SparkSession) -> DataFrame:
     reader = session.readStream.format("unbroken").schema(input_schema(analysis.schemas[name], segment.cut_time))
-    return reader.options(gate="", token="", replica="", inbox="", streams="").load()
+    return reader.options(gate="", secret="", replica="", inbox="", streams="").load()

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from unbroken.sim.collecting import collecting_seldom
-from unbroken.sim.faults import Injector, make_pauses, make_schedule, make_tears
+from unbroken.sim.faults import Injector, make_bad_disks, make_losses, make_pauses, make_schedule, make_tears
 from unbroken.sim.flows import MOST_NODES, SMALL, Flow, pick_flow
 from unbroken.sim.resting import advance, failure_of, finish
 from unbroken.sim.story import Story
@@ -133,7 +133,9 @@ class Run:
         random = world.kernel.random("faults")
         mean_ms = self.options.mean_s * 1000 * min(1.0, SMALL / len(world.machines))
         injector.begin(make_schedule(random, list(world.machines), length_ms, mean_ms))
+        injector.begin(make_losses(world.kernel.random("losses"), list(world.machines), length_ms))
         injector.begin(make_pauses(world.kernel.random("pauses"), list(world.machines), length_ms))
+        injector.begin(make_bad_disks(world.kernel.random("disks"), list(world.machines), length_ms))
         injector.begin(make_tears(world.kernel.random("tears"), list(world.machines), length_ms, self.options.torn))
         if world.topology.bucketed and random.random() < EARLY:
             world.sources.ends[random.choice(world.topology.sources)] = random.uniform(0, length_ms)

@@ -75,7 +75,7 @@ class Carrying:
             AnswerGate: self._answer_gate,
             Deliver: self._deliver,
             PollSources: lambda step, _: hosting.reader().poll(step),
-            PersistEntry: lambda step, _: hosting.reader().persist(step.entry),
+            PersistEntry: lambda step, _: hosting.reader().persist(step),
             CommitEntry: lambda step, _: hosting.reader().commit(step),
             ProposeInSync: lambda step, _: client.propose(step, hosting.reader().replica),
             BeginReplica: lambda step, _: hosting.begin_anew(step),

@@ -11,6 +11,7 @@ from unbroken.protocol.ids import ReplicaId, StreamId
 from unbroken.protocol.ingress import Admission, Entry
 from unbroken.protocol.instructions import PinState
 from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.rebuilt import Rebuilt
 from unbroken.protocol.recovery import LogState, ReplicaState, StoredUnits
 from unbroken.protocol.units import UnitHeader
 from unbroken.sim.content import Files, Folded, State
@@ -39,7 +40,7 @@ class ReplicaDisk:
     lanes: Mapping[str, BucketState] = field(default_factory=dict)
     finished: bool = False
     valid: int = 0
-    owed: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
+    owed: dict[StreamId, tuple[int, Rebuilt]] = field(default_factory=dict)
     cuts: dict[int, Cut] = field(default_factory=dict)
     admission: Admission | None = None
     state_bytes: int = 0
@@ -60,6 +61,13 @@ class ReplicaDisk:
             for index in [index for index in self.log if index >= entry.index]:
                 del self.log[index]
             self.log[entry.index] = entry
+
+    def lose_tail(self, count: int) -> int:
+        """So many of the last entries of the log are gone, although they were on disk; how many there were to lose."""
+        doomed = sorted(self.log)[len(self.log) - min(count, len(self.log)) :]
+        for index in doomed:
+            del self.log[index]
+        return len(doomed)
 
     def trim_log(self, pulse: int) -> None:
         """The units of ``pulse`` and all before it are needed by nobody."""
@@ -137,7 +145,7 @@ class ReplicaDisk:
     def begun(self, stream: StreamId) -> int:
         """After which unit the outbox of a stream begins if there is none in it."""
         lane = self.lanes.get(stream.producer.part)
-        return max(self.committed, self.base_pulse) if lane is None else lane.top
+        return max(self.committed, self.valid, self.base_pulse) if lane is None else lane.top
 
     def stored_base(self, stream: StreamId) -> int:
         """After which unit the outbox of a stream begins."""
@@ -151,7 +159,7 @@ class ReplicaDisk:
         for stream, headers in sorted(found.items()):
             headers.sort(key=lambda header: header.number)
             first = headers[0].number if headers else self.begun(stream) + 1
-            out[stream] = StoredUnits(first - 1, tuple(headers), *self.owed.get(stream, (0, 0)))
+            out[stream] = StoredUnits(first - 1, tuple(headers), *self.owed.get(stream, (0, Rebuilt())))
         return out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import combinations
 from random import Random
 
 from unbroken.protocol.events import PushArrived, ReplicaStopped
@@ -13,7 +14,7 @@ from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.pausing import Pause
 from unbroken.protocol.replica import RESTARTS
 from unbroken.sim.content import is_fork
-from unbroken.sim.sparing import forgettable, restorable, spares
+from unbroken.sim.sparing import forgettable, intact, restorable, spares
 from unbroken.sim.world import World
 from unbroken.sim.zookeeper import ZOOKEEPER
 
@@ -43,8 +44,11 @@ class Kind(StrEnum):
     PUSH = "push"
     SOURCE = "source"
     LOSS = "loss"
+    NODES = "nodes"
     PAUSE = "pause"
     TEAR = "tear"
+    LOST_TAIL = "lost-tail"
+    DAMAGE = "damage"
 
 
 WEIGHTS = {
@@ -75,7 +79,7 @@ WEIGHTS = {
 HARMLESS = frozenset({Kind.SLOW, Kind.SLOW_LINK, Kind.CUT, Kind.SINK, Kind.CLOCK, Kind.PUSH, Kind.SOURCE, Kind.PAUSE})
 """What never makes the layout give up a replica; all others may."""
 
-ALONE = frozenset({Kind.WIPE, Kind.LOSS, Kind.STOP, Kind.RENEW})
+ALONE = frozenset({Kind.WIPE, Kind.NODES, Kind.LOSS, Kind.STOP, Kind.RENEW, Kind.LOST_TAIL, Kind.DAMAGE})
 """What takes a copy of a shard away for good: the flow has to be whole before, and whole again before anything else."""
 
 PAUSED = 1 / 4
@@ -83,6 +87,23 @@ PAUSED = 1 / 4
 
 TORN = 1 / 4
 """Share of the runs in which a node is killed while it carries out what an event has led to."""
+
+BAD_DISKS = 1 / 4
+"""Share of the runs in which a disk loses the end of the ingress log, or what it has of a replica is damaged."""
+
+SEVERAL = 1 / 2
+"""Share of the runs in which several nodes are lost at once, with their disks, up to two times."""
+
+SET_MS = 3_600_000.0
+"""A clock is set by up to this, forwards or backwards."""
+
+SHORTEST_MS = 3_000.0
+"""In a shorter run a flow is hardly ever whole when they are."""
+
+MOST_LOST = 3
+
+MOST_CHOICE = 7
+"""Nodes among which those that are lost are looked for: the number of sets grows quickly with it."""
 
 LONGEST_FUSE = 7
 """A fuse is up to two to the power of this many places long, every power as often as any other: most of them are short,
@@ -96,7 +117,8 @@ MOST_POSTPONED = 8
 @dataclass(frozen=True)
 class Fault:
     """One thing that is done at ``at_ms``, to one node or between two, for ``length_ms``; after so many places between
-    two instructions of one event, if it is a kill within an event (``fuse``)."""
+    two instructions of one event, if it is a kill within an event (``fuse``), and to ``more`` nodes at the same moment.
+    """
 
     at_ms: float
     kind: Kind
@@ -105,8 +127,11 @@ class Fault:
     length_ms: float
     postponed: int = 0
     fuse: int = 0
+    more: tuple[NodeId, ...] = ()
 
     def __str__(self) -> str:
+        if self.more:
+            return f"{self.kind} {', '.join(self.more)} for {self.length_ms / 1000:.1f} s"
         if self.fuse:
             return f"{self.kind} {self.target} at place {self.fuse}, away for {self.length_ms / 1000:.1f} s"
         return f"{self.kind} {self.target} ({self.other}) for {self.length_ms / 1000:.1f} s"
@@ -143,6 +168,28 @@ def make_tears(random: Random, names: Sequence[NodeId], length_ms: float, number
         away_ms = random.choice((random.uniform(50, 1_500), random.uniform(1_000, 10_000)))
         target, other = random.sample(list(names), 2)
         out.append(Fault(at_ms, Kind.TEAR, target, other, away_ms, fuse=fuse))
+    return out
+
+
+def make_bad_disks(random: Random, names: Sequence[NodeId], length_ms: float) -> list[Fault]:
+    """In some runs a disk that does not give back what was written to it. Drawn apart, as pauses are."""
+    if random.random() >= BAD_DISKS:
+        return []
+    at_ms, away_ms = random.uniform(length_ms / 4, length_ms), random.uniform(50.0, 1_500.0)
+    target, other = random.sample(list(names), 2)
+    return [Fault(at_ms, random.choice((Kind.LOST_TAIL, Kind.DAMAGE)), target, other, away_ms)]
+
+
+def make_losses(random: Random, names: Sequence[NodeId], length_ms: float) -> list[Fault]:
+    """Nodes that are lost at the same moment, with their disks: two or three of those in ``more`` that the flow can
+    stand, those that come first if there is a choice. Drawn apart, as pauses are."""
+    if random.random() >= SEVERAL or length_ms < SHORTEST_MS:
+        return []
+    out: list[Fault] = []
+    for _ in range(random.randint(1, 2)):
+        at_ms, away_ms = random.uniform(0.1, 0.9) * length_ms, random.uniform(50, 3_000)
+        order = random.sample(list(names), min(len(names), MOST_CHOICE))
+        out.append(Fault(at_ms, Kind.NODES, order[0], order[1], away_ms, more=tuple(order)))
     return out
 
 
@@ -194,6 +241,8 @@ class Injector:
                 again = replace(fault, postponed=fault.postponed + 1)
                 self.world.kernel.after(POSTPONED_MS, self._strike, again)
             return
+        if fault.kind is Kind.NODES:
+            fault = replace(fault, more=self._choose(fault.more))
         self._wounded = self._wounded or fault.kind in ALONE
         undo = self._do(fault)
         if undo is None:
@@ -221,9 +270,18 @@ class Injector:
             self._wounded = False
         if fault.kind is Kind.LOSS:
             return self.world.settings.snapshots
-        if fault.kind is Kind.WIPE:
-            return spares(self.world, self.world.zookeeper.layout.hosted(fault.target))
+        if fault.kind in (Kind.WIPE, Kind.NODES):
+            return self._spares(self._choose(fault.more) or (fault.target,))
         return not self.fragile or forgettable(self.world, fault.target)
+
+    def _spares(self, names: Sequence[NodeId]) -> bool:
+        layout = self.world.zookeeper.layout
+        return spares(self.world, [replica for name in names for replica in layout.hosted(name)])
+
+    def _choose(self, names: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+        """As many of these as the flow can lose at once, as it is at this moment."""
+        sets = [found for size in range(MOST_LOST, 1, -1) for found in combinations(names, size)]
+        return next((found for found in sets if self._spares(found)), names)
 
     def _whole(self) -> bool:
         """Whether everything is as redundant as it should be, and known to be."""
@@ -250,8 +308,14 @@ class Injector:
         match fault.kind:
             case Kind.KILL | Kind.POWER | Kind.WIPE:
                 return self._end(fault)
+            case Kind.NODES:
+                return self._lose_nodes(fault.more)
             case Kind.LOSS:
                 return self._lose_shard(fault)
+            case Kind.LOST_TAIL:
+                return self._lose_tail(fault)
+            case Kind.DAMAGE:
+                return self._damage(fault)
             case Kind.BLACKOUT:
                 for process in world.processes():
                     world.kill(process.name, silently=fault.length_ms > 2_000)
@@ -304,18 +368,52 @@ class Injector:
         is the end of."""
         world, layout = self.world, self.world.zookeeper.layout
         shards = [shard for shard in world.topology.placed_shards if shard != INGRESS]
-        nodes = set(layout.nodes_of(shards[int(fault.length_ms) % len(shards)]))
-        doomed = [replica for name in sorted(nodes) for replica in layout.hosted(name)]
-        if not restorable(world, doomed):
-            return None
-        for name in sorted(nodes):
-            world.wipe(name)
+        nodes = sorted(layout.nodes_of(shards[int(fault.length_ms) % len(shards)]))
+        doomed = [replica for name in nodes for replica in layout.hosted(name)]
+        return self._lose_nodes(nodes) if restorable(world, doomed) else None
+
+    def _lose_nodes(self, names: Sequence[NodeId]) -> Callable[[], None]:
+        for name in names:
+            self.world.wipe(name)
 
         def boot() -> None:
-            for name in sorted(nodes):
-                world.boot(name)
+            for name in names:
+                self.world.boot(name)
 
         return boot
+
+    def _lose_tail(self, fault: Fault) -> Callable[[], None] | None:
+        """The power fails everywhere, and one member of the ingress has lost the end of its log, as a disk does that
+        has not forced it. Another one has it all."""
+        world, store = self.world, self.world.zookeeper
+        members = sorted(intact(world, INGRESS))
+        if len(members) < 2 or store.sync.leader not in {store.layout.placement[r] for r in members}:
+            return None
+        chosen = members[int(fault.length_ms) % len(members)]
+        for process in world.processes():
+            world.kill(process.name, silently=False)
+        held = world.where[chosen]
+        count = held.lose_tail(1 + int(fault.length_ms) % 4)
+        if not count:
+            return self._boot_all
+        world.counts["lost entries"] += count
+        self.tell(f"{chosen} has lost the last {count} entries of its log")
+        return self._boot_all
+
+    def _damage(self, fault: Fault) -> Callable[[], None] | None:
+        """A node is killed and finds that what its disk has of a replica is damaged: it starts without that."""
+        world, disk = self.world, self.world.machines[fault.target].disk
+        placed = sorted(r for r in world.zookeeper.layout.hosted(fault.target) if r in disk.replicas)
+        if world.process(fault.target) is None or not placed:
+            return None
+        chosen = placed[int(fault.length_ms) % len(placed)]
+        if not spares(world, [chosen]):
+            return None
+        world.kill(fault.target)
+        if world.where.get(chosen) is disk.replicas.pop(chosen):
+            del world.where[chosen]
+        self.tell(f"{chosen} is damaged on the disk of {fault.target}")
+        return lambda: world.boot(fault.target)
 
     def _boot_all(self) -> None:
         for name in self.world.machines:
@@ -418,7 +516,7 @@ class Injector:
                 world.sinks_up = False
                 return self._sinks_up
             case Kind.CLOCK:
-                machine.skew_ms += 10_000.0 - fault.length_ms
+                machine.skew_ms += SET_MS * (1.0 - fault.length_ms / 5_000.0)
             case Kind.PUSH:
                 return self._push(fault)
             case Kind.SOURCE:

@@ -34,6 +34,9 @@ KINDS = {
 }
 """What flows are drawn from, and how often."""
 
+MOST_SAFE = 3
+"""The largest number of nodes that a flow is made to lose at once."""
+
 Edges = tuple[tuple[str, str], ...]
 
 
@@ -124,10 +127,11 @@ def pick_flow(random: Random, most_nodes: int = MOST_NODES, check_every: int = 1
     settings = _settings(random)
     match kind:
         case "strategies":
-            topology = _with_strategies(random, topology)
+            topology = _with_strategies(random, topology, nodes)
         case "leader":
             led = frozenset(part for part in topology.segments if random.random() < 0.7)
-            standby = {part: Strategy(Ha.ACTIVE_STANDBY, 1) for part in topology.segments if random.random() < 0.3}
+            some = [part for part in topology.segments if random.random() < 0.3]
+            standby = {part: Strategy(Ha.ACTIVE_STANDBY, _safety(random, nodes)) for part in some}
             running = {part: strategy.running for part, strategy in standby.items()}
             topology = replace(
                 topology,
@@ -147,7 +151,7 @@ def pick_flow(random: Random, most_nodes: int = MOST_NODES, check_every: int = 1
             settings = replace(settings, warm_units=3, warm_ms=warm_ms, standing_ms=standing_ms)
         case "bucket":
             if random.random() < 0.5:
-                topology = _with_strategies(random, topology)
+                topology = _with_strategies(random, topology, nodes)
     if kind == "bucket" or (kind == "tentative" and random.random() < 0.6):
         topology = replace(topology, bucketed=True)
     costs = CostModel(batch_ms=random.uniform(10, 80), spread=random.uniform(0.0, 0.6), gate_wait_ms=300)
@@ -167,7 +171,7 @@ def pick_flow(random: Random, most_nodes: int = MOST_NODES, check_every: int = 1
 
 
 def _shape(random: Random, nodes: int, large: bool) -> Topology:
-    replicas = 2 if nodes < 3 or random.random() < 0.7 else 3
+    replicas = 1 + (1 if random.random() < 0.6 else _safety(random, nodes))
     if large:
         return tangle(random, max(2, int(nodes * random.uniform(0.2, 0.7))), replicas)
     match random.randrange(5):
@@ -198,8 +202,17 @@ def _links(random: Random) -> LinkModel:
     return LinkModel(latency_ms=latency_ms, jitter_ms=latency_ms * random.choice((0.5, 2.0)))
 
 
-def _with_strategies(random: Random, topology: Topology) -> Topology:
-    strategies = {part: _strategy(random) for part in topology.segments}
+def _safety(random: Random, nodes: int) -> int:
+    """How many nodes may be lost at once: no more than leave one."""
+    return random.randint(1, min(MOST_SAFE, nodes - 1))
+
+
+def _with_strategies(random: Random, topology: Topology, nodes: int) -> Topology:
+    """Segments with strategies of their own, and an ingress that is as safe as the safest of them."""
+    most = _safety(random, nodes)
+    only = random.choice(list(Ha)) if random.random() < 0.5 else None
+    strategies = {part: _strategy(random, most, only) for part in topology.segments}
+    strategies[INGRESS.part] = Strategy(Ha.ACTIVE, max(1, *(strategy.backups for strategy in strategies.values())))
     running = {part: strategy.running for part, strategy in strategies.items()}
     return replace(
         topology,
@@ -208,15 +221,15 @@ def _with_strategies(random: Random, topology: Topology) -> Topology:
     )
 
 
-def _strategy(random: Random) -> Strategy:
-    ha = random.choice(list(Ha))
+def _strategy(random: Random, most: int, only: Ha | None) -> Strategy:
+    ha, backups = only or random.choice(list(Ha)), most if only else random.randint(1, most)
     if ha is not Ha.UPSTREAM:
-        return Strategy(ha, 0 if ha is Ha.NONE else 1, every=random.randint(1, 4))
+        return Strategy(ha, 0 if ha is Ha.NONE else backups, every=random.randint(1, 4))
     timed, horizon = random.random() < 0.5, 0.0
     if random.random() < 0.7:
         horizon = DELAY_MS + random.uniform(100, 3_000) if timed else random.uniform(200, 2_000)
     foldable = timed and horizon > 0
-    return Strategy(ha, 1, horizon_ms=horizon, timed=timed, shares=random.random() < 0.3, foldable=foldable)
+    return Strategy(ha, backups, horizon_ms=horizon, timed=timed, shares=random.random() < 0.3, foldable=foldable)
 
 
 def _with_availability(random: Random, topology: Topology) -> Topology:

@@ -41,6 +41,8 @@ class Hosting:
         """The process ends, and every query with it."""
         for query in self.queries.values():
             query.stop()
+        if self.ingress is not None:
+            self.ingress.end()
 
     def reader(self) -> Ingress:
         if self.ingress is None:
@@ -58,10 +60,11 @@ class Hosting:
 
     def begin_anew(self, step: BeginReplica) -> None:
         held = ReplicaDisk(committed=step.base, states={step.base: Folded()}, valid=step.valid)
+        held.owed = {note.stream: (note.owed, note.rebuilt) for note in step.owed}
         self.put(step.replica, held)
 
     def note_owed(self, step: NoteOwed) -> None:
-        self._disk.replicas[step.replica].owed[step.stream] = (step.owed, step.valid)
+        self._disk.replicas[step.replica].owed[step.stream] = (step.owed, step.rebuilt)
 
     def start(self, replica: ReplicaId) -> None:
         held = self._disk.replicas[replica]

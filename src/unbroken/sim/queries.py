@@ -42,6 +42,8 @@ class CostModel:
     and up to ``spread`` of that more or less. ``keep`` is the share of rows that a segment hands on, ``state_share``
     the share of its input that it keeps. The first micro-batches of a query take ``first_ms`` longer.
 
+    To force what waits to be written to the ingress log takes ``force_ms``, however much it is.
+
     A copy of a state takes ``copy_trips`` over a link and its bytes; to open one that is there takes ``open_ms``.
 
     ``parts`` are those parts of a flow that have costs of their own, ``cold`` what differs in a process that has just
@@ -58,6 +60,7 @@ class CostModel:
     gate_wait_ms: float = 500.0
     sink_ms: float = 8.0
     poll_ms: float = 2.0
+    force_ms: float = 1.0
     fork_ms: float = 300.0
     cores: int = 2
     row_bytes: int = 60

@@ -30,8 +30,8 @@ MOST = 20_000
 KEYS = 1_000
 """Different values in columns of made-up rows: state and results depend on how many there are."""
 
-QUIET_MS = 600_000
-"""How much later a source is asked for the second time, by the time that it is told."""
+PAUSES_S = (0.0, 0.3, 1.0)
+"""Pauses before a source is asked, as some take only what has not changed between two looks."""
 
 SPAN_BYTES = 60
 """What a pulse says about a source in the log, if the source cannot be asked."""
@@ -109,10 +109,11 @@ def _read(connector: SourceConnector) -> pa.Table | None:
     with contextlib.suppress(Exception):
         reader = connector.open()
         try:
-            now = int(time.time() * 1000)
-            for later_ms in (0, QUIET_MS):  # some take what has not changed between two looks
-                table = reader.read(None, reader.poll(None, now + later_ms).position).table
-                if table.num_rows:
+            for pause_s in PAUSES_S:
+                time.sleep(pause_s)
+                position = reader.poll(None, int(time.time() * 1000)).position
+                table = None if position is None else reader.read(None, position).table
+                if table is not None and table.num_rows:
                     return table
         finally:
             reader.close()

@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from unbroken.errors import require
-from unbroken.protocol.events import Produced, SourcesPolled
+from unbroken.protocol.cut_clock import CutClock
+from unbroken.protocol.events import EntriesPersisted, Produced, SourcesPolled
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Entry
-from unbroken.protocol.instructions import CommitEntry, PollSources
+from unbroken.protocol.instructions import CommitEntry, PersistEntry, PollSources
 from unbroken.protocol.layout import Topology
 from unbroken.protocol.units import UnitHeader
 from unbroken.sim.content import digest_of, source_content
@@ -71,7 +72,8 @@ class SourceModel:
 class Ingress:
     """The part of a node that reads the sources: one job after the other, like the thread of a real one.
 
-    ``pushed`` are the rows that were pushed since the last pulse, which is ``cut``.
+    ``pushed`` are the rows that were pushed since the last pulse, which is ``cut``. ``writing`` are entries of the log
+    that are not on disk yet, of which the first ``forcing`` are on their way together.
     """
 
     process: NodeProcess
@@ -80,7 +82,10 @@ class Ingress:
     cut: int = 0
     closed: bool = False
     pushed: list[bytes] = field(default_factory=list)
+    writing: list[PersistEntry] = field(default_factory=list)
+    forcing: int = 0
     _jobs: deque[PollSources | CommitEntry] = field(default_factory=deque)
+    _clock: CutClock = field(default_factory=CutClock)
 
     def __post_init__(self) -> None:
         self.cut = self.disk.base_pulse
@@ -88,9 +93,36 @@ class Ingress:
     def close(self) -> None:
         self.closed = True
         self._jobs.clear()
+        self.end()
 
-    def persist(self, entry: Entry) -> None:
-        self.disk.persist(entry)
+    def end(self) -> None:
+        """No more is written; some of the entries that were not reported to be on disk may be there all the same."""
+        for step in self.writing[: self.process.random.randint(0, len(self.writing))]:
+            self.disk.persist(step.entry)
+        self.writing = []
+
+    def persist(self, step: PersistEntry) -> None:
+        """Write an entry with all others that wait; the loop does not wait for the disk."""
+        if step.entry.pulse:
+            self._clock.agreed(Pulse.of(step.entry).cut_ms, self.process.wall_ms(), self.process.clock_ms())
+        self.writing.append(step)
+        if not self.forcing:
+            self._force()
+
+    def _force(self) -> None:
+        self.forcing = len(self.writing)
+        self.process.later(self.process.world.costs.force_ms, self._forced)
+
+    def _forced(self, _: object) -> None:
+        if self.closed:
+            return
+        done, self.writing = self.writing[: self.forcing], self.writing[self.forcing :]
+        for step in done:
+            self.disk.persist(step.entry)
+        self.forcing = 0
+        if self.writing:
+            self._force()
+        self.process.post(EntriesPersisted(done[0].life, len(done)))
 
     def poll(self, step: PollSources) -> None:
         require(not any(isinstance(job, PollSources) for job in self._jobs), f"{self.process.name} polls twice")
@@ -132,7 +164,7 @@ class Ingress:
         """What there is to be cut, and whether it is the last."""
         world, last = self.process.world, self._last_pulse()
         last_ms = 0 if last is None else last.cut_ms
-        cut_ms = max(int(self.process.wall_ms()), last_ms + 1)
+        cut_ms = self._clock.cut(self.process.wall_ms(), self.process.clock_ms(), last_ms)
         rows = int(world.sources.rows_per_s * min(cut_ms - last_ms, 10_000) / 1000)
         if job.paused:
             return Pulse(cut_ms, job.layout, 0, world.next_serial()), False
@@ -140,8 +172,8 @@ class Ingress:
         return Pulse(cut_ms, job.layout, rows, world.next_serial()), final
 
     def _last_pulse(self) -> Pulse | None:
-        """The newest pulse that is on the disk, agreed on or not."""
-        log = self.disk.log
+        """The newest pulse that is on the disk or on its way there, agreed on or not."""
+        log = self.disk.log | {step.entry.index: step.entry for step in self.writing}
         pulses = [index for index in log if log[index].pulse]
         body = log[max(pulses)].body if pulses else self.disk.base_body
         return Pulse.from_bytes(body) if body else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.strategy import Ha
 from unbroken.sim.world import World
@@ -18,11 +18,20 @@ def spares(world: World, doomed: Collection[ReplicaId]) -> bool:
     copies of a flow, one has to be intact on some node, and one log."""
     if world.topology.whole and doomed:
         shards = [shard for shard in world.topology.placed_shards if shard != INGRESS]
-        left = {shard: _intact(world, shard) - set(doomed) for shard in world.topology.placed_shards}
+        left = {shard: intact(world, shard) - set(doomed) for shard in world.topology.placed_shards}
         placement = world.zookeeper.layout.placement
         copies = [{placement[replica] for replica in left[shard]} for shard in shards]
         return bool(left[INGRESS]) and bool(set.intersection(*copies))
     return all(_spared(world, replica, set(doomed)) for replica in doomed)
+
+
+def intact(world: World, shard: ShardId) -> set[ReplicaId]:
+    """The full replicas that are on disks that count, and at work."""
+    layout, store = world.zookeeper.layout, world.zookeeper
+    out = {r for r in layout.full(shard) if r not in store.stopped and _on_disk(world, r) and not _stopping(world, r)}
+    if shard == INGRESS:
+        out = {replica for replica in out if layout.placement[replica] in store.sync.members}
+    return out
 
 
 def forgettable(world: World, node: NodeId) -> bool:
@@ -38,7 +47,7 @@ def forgettable(world: World, node: NodeId) -> bool:
 def restorable(world: World, doomed: Collection[ReplicaId]) -> bool:
     """Whether each shard can go on without these: with an intact replica, or from its snapshot, if its producers, which
     have kept what follows that, are intact."""
-    lost = [shard for shard in world.topology.placed_shards if not _intact(world, shard) - set(doomed)]
+    lost = [shard for shard in world.topology.placed_shards if not intact(world, shard) - set(doomed)]
     if INGRESS in lost:
         return False
     makers = {world.topology.host_shard(stream.producer) for shard in lost for stream in world.topology.inputs(shard)}
@@ -47,7 +56,7 @@ def restorable(world: World, doomed: Collection[ReplicaId]) -> bool:
 
 def _spared(world: World, replica: ReplicaId, doomed: set[ReplicaId]) -> bool:
     shard, layout = replica.shard, world.zookeeper.layout
-    if _intact(world, shard) - doomed:
+    if intact(world, shard) - doomed:
         return True
     strategy = world.topology.strategy(shard.part)
     if strategy.ha is Ha.PASSIVE:
@@ -57,27 +66,40 @@ def _spared(world: World, replica: ReplicaId, doomed: set[ReplicaId]) -> bool:
         return False
     readers = [stream.consumer for stream in world.topology.outputs(shard)]
     readers = [reader for reader in readers if world.topology.strategy(reader.part).ha is Ha.UPSTREAM]
-    return all(_intact(world, reader) - doomed for reader in readers) and _kept_for(world, shard, doomed)
+    if all(intact(world, reader) - doomed for reader in readers) and _kept_for(world, shard, doomed):
+        return True
+    nodes = {layout.placement[lost] for lost in doomed}
+    return len(nodes) <= strategy.backups and _settled(world)
+
+
+def _settled(world: World) -> bool:
+    """Whether as many nodes may be lost as strategies say: all that relies on its producers is at work, and what was
+    agreed when the layout changed last has been acknowledged through all levels."""
+    topology, store = world.topology, world.zookeeper
+    relying = [shard for shard in topology.placed_shards if topology.strategy(shard.part).ha is Ha.UPSTREAM]
+    if not all(intact(world, shard) for shard in relying):
+        return False
+    streams = [stream for shard in relying for stream in topology.inputs(shard)]
+    return store.layout.version == 1 or all(_owed(world, stream) > world.changed_at for stream in streams)
+
+
+def _owed(world: World, stream: StreamId) -> int:
+    """How far a stream has been acknowledged, so that a producer has dropped it or could."""
+    producers = intact(world, world.topology.host_shard(stream.producer))
+    nodes = [world.process(world.zookeeper.layout.placement[producer]) for producer in producers]
+    boxes = [n.protocol.outboxes.boxes.get(stream) for n in nodes if n is not None and n.protocol is not None]
+    return max((box.owed for box in boxes if box is not None), default=0)
 
 
 def _kept_for(world: World, shard: ShardId, doomed: set[ReplicaId]) -> bool:
     """Whether producers that are well keep all that a shard's state can be built again from."""
     for stream in world.topology.inputs(shard):
-        producers = _intact(world, world.topology.host_shard(stream.producer)) - doomed
+        producers = intact(world, world.topology.host_shard(stream.producer)) - doomed
         nodes = [world.process(world.zookeeper.layout.placement[producer]) for producer in producers]
         boxes = [n.protocol.outboxes.boxes.get(stream) for n in nodes if n is not None and n.protocol is not None]
         if not any(box is not None and box.rebuilds for box in boxes):
             return False
     return True
-
-
-def _intact(world: World, shard: ShardId) -> set[ReplicaId]:
-    """The full replicas that are on disks that count, and at work."""
-    layout, store = world.zookeeper.layout, world.zookeeper
-    out = {r for r in layout.full(shard) if r not in store.stopped and _on_disk(world, r) and not _stopping(world, r)}
-    if shard == INGRESS:
-        out = {replica for replica in out if layout.placement[replica] in store.sync.members}
-    return out
 
 
 def _on_disk(world: World, replica: ReplicaId) -> bool:

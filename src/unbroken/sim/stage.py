@@ -6,6 +6,7 @@ results are ready when they are written, and it is committed when the query asks
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import threading
 import time
@@ -27,7 +28,7 @@ from unbroken.transport.store import UnitStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TOKEN = "calibration"
+TOKEN = secrets.token_urlsafe(32)
 OUT = "out"
 """The part that takes the results of every segment."""
 

@@ -134,7 +134,7 @@ def words(what: Any) -> Line:
             return Line(f"has unit {number} of {replica} made: {_contents(headers)}", _of(replica), number, number)
         case events.SinkDelivered(stream, number):
             return Line(f"hears that the sink has unit {number} of {stream}", _of(stream), number, number)
-        case events.SinkFailed(stream, number, reason):
+        case events.SinkFailed(stream, number, reason) | events.SinkRefused(stream, number, reason):
             return Line(f"hears that unit {number} of {stream} failed: {reason}", _of(stream), number, number)
         case events.StateArrived(replica, state, donor):
             return Line(f"gets the state of {replica} at {state.committed} from {donor}", _of(replica))

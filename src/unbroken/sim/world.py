@@ -92,6 +92,7 @@ class World:
         self.finals: dict[ShardId, int] = {}
         self.refused: set[tuple[StreamId, int]] = set()
         self.interrupted: dict[ShardId, int] = {}
+        self.changed_at = 0
         self.counts: Counter[str] = Counter()
         self.count = 0
         self._serial = 0
@@ -195,6 +196,8 @@ class World:
                 machine.process.client.touch()
 
     def _store_changed(self, what: str) -> None:
+        if what == "layout":
+            self.changed_at = max((max(numbers) for numbers in self.units.values() if numbers), default=0)
         if what in ("layout", "sync"):
             for process in self.processes():
                 if process.begun:

@@ -10,7 +10,9 @@ from unbroken.digest import digest_column
 from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow import Dataflow, Segment
 from unbroken.protocol.strategy import STATELESS
+from unbroken.shard_keys import ShardBy
 from unbroken.sharding import EVERYTHING, check_key_type, key_columns_of
+from unbroken.spark.calling import StartedQuery, call
 from unbroken.spark.determinism import find_nondeterminism
 from unbroken.spark.horizon import (
     Horizon,
@@ -21,7 +23,10 @@ from unbroken.spark.horizon import (
     is_rebuilt,
     unbounded_problem,
 )
+from unbroken.spark.lineage import INPUT, SEGMENT, foreign_streams
 from unbroken.spark.master import is_local
+from unbroken.spark.snapshots import unknown_scheme
+from unbroken.spark.splitting import splitting
 from unbroken.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -37,11 +42,13 @@ class Analysis:
 
     ``horizons`` says how far back the state of each segment reaches that can be built again from what is kept of its
     input. ``stateful`` are the segments whose state executors would have to write, if the session has executors.
+    ``shard_by`` has the columns by which the inputs of segments are split whose authors named none.
     """
 
     schemas: Mapping[str, StructType]
     horizons: Mapping[str, Horizon] = field(default_factory=dict)
     stateful: frozenset[str] = frozenset()
+    shard_by: Mapping[str, ShardBy] = field(default_factory=dict)
 
 
 def input_schema(schema: StructType, cut_time: str | None) -> StructType:
@@ -62,8 +69,9 @@ def analyse(flow: Dataflow, order: tuple[str, ...], session: SparkSession) -> An
     schemas: dict[str, StructType] = {name: source.connector.schema for name, source in flow.sources.items()}
     horizons: dict[str, Horizon] = {}
     stateful: set[str] = set()
+    shard_by: dict[str, ShardBy] = {}
     remote = not is_local(session.sparkContext.master)
-    problems: list[Problem] = []
+    problems = _snapshot_problems(flow, session)
     for name in order:
         segment = flow.segments[name]
         if all(part in schemas for part in segment.inputs):
@@ -72,7 +80,10 @@ def analyse(flow: Dataflow, order: tuple[str, ...], session: SparkSession) -> An
             if frame is None:
                 continue
             schemas[name] = frame.schema
-            problems += _routing_problems(segment, frame)
+            if not _key_problems(segment, schemas):
+                split = splitting(segment, frame, {part: schemas[part] for part in segment.inputs})
+                problems += split.problems
+                shard_by |= {name: split.derived} if split.derived else {}
             if remote and _has_state(frame):
                 stateful.add(name)
             if is_rebuilt(segment):
@@ -83,7 +94,7 @@ def analyse(flow: Dataflow, order: tuple[str, ...], session: SparkSession) -> An
                     horizons[name] = horizon
     if problems:
         raise FlowError(problems)
-    return Analysis(schemas, horizons, frozenset(stateful))
+    return Analysis(schemas, horizons, frozenset(stateful), shard_by)
 
 
 def _analyse_segment(
@@ -93,10 +104,11 @@ def _analyse_segment(
     if problems:
         return problems, None
     problems = _key_problems(segment, schemas)
-    inputs = [_placeholder(session, input_schema(schemas[name], segment.cut_time)) for name in segment.inputs]
+    inputs = [_placeholder(session, segment, name, schemas[name]) for name in segment.inputs]
     frame, failure = _call(segment, inputs, schemas)
     if frame is None:
         return [*problems, *([failure] if failure else [])], None
+    problems += _foreign_problems(segment, frame)
     problems += [
         Problem(segment.where, f"{finding.expression}: {finding.why}", finding.remedy)
         for finding in find_nondeterminism(frame)
@@ -111,9 +123,33 @@ def _analyse_segment(
     return problems, frame
 
 
-def _placeholder(session: SparkSession, schema: StructType) -> DataFrame:
-    reader = session.readStream.format("unbroken").schema(schema)
-    return reader.options(gate="", token="", replica="", inbox="", streams="").load()
+def _placeholder(session: SparkSession, segment: Segment, name: str, schema: StructType) -> DataFrame:
+    """An input that is never read, and that a plan can be seen to come from."""
+    reader = session.readStream.format("unbroken").schema(input_schema(schema, segment.cut_time))
+    known = {INPUT: name, SEGMENT: segment.name}
+    return reader.options(gate="", secret="", replica="", inbox="", streams="", **known).load()
+
+
+def _snapshot_problems(flow: Dataflow, session: SparkSession) -> list[Problem]:
+    """A place for snapshots that Spark could not write to would be noticed when they are needed."""
+    url = flow.settings.snapshots
+    why = None if url is None else unknown_scheme(url, session)
+    if why is None:
+        return []
+    remedy = "give a directory that all nodes share, or add the store's jars: spark={'spark.jars.packages': ...}"
+    return [Problem(flow.where, f"Spark cannot write snapshots to {url}: {why}", remedy)]
+
+
+def _foreign_problems(segment: Segment, frame: DataFrame) -> list[Problem]:
+    """Streams of its own would be read by each replica for itself, in batches that no other one has."""
+    return [
+        Problem(
+            segment.where,
+            f"the function reads a stream of its own ({kind}), of which every replica would see other micro-batches",
+            "declare it with flow.source(name, connector) and name it among the segment's inputs",
+        )
+        for kind in foreign_streams(frame, segment.name)
+    ]
 
 
 def _call(
@@ -130,12 +166,19 @@ def _call(
         return None, Problem(segment.where, what, "give it one parameter per input, in the same order")
     columns = "; ".join(f"{name}({', '.join(schemas[name].names)})" for name in segment.inputs)
     try:
-        frame = segment.function(*inputs)
+        frame = call(segment, inputs)
+    except StartedQuery as error:
+        what, _, remedy = str(error).partition(". ")
+        return None, Problem(segment.where, what, remedy.rstrip("."))
     except AnalysisException as error:
+        if "writeStream.start()" in str(error):
+            what = "the function asks for rows of its inputs (as count, collect and show do), which are streams"
+            return None, Problem(segment.where, what, "return a DataFrame that describes the result, and nothing else")
         what = f"Spark cannot analyse the segment: {_first_line(error)}"
         return None, Problem(segment.where, what, f"its inputs have these columns: {columns}")
     except Exception as error:
-        what = f"the function failed: {type(error).__name__}: {error}"
+        told = f": {_first_line(error)}" if str(error).strip() else ""
+        what = f"the function failed: {type(error).__name__}{told}"
         return None, Problem(segment.where, what, f"its inputs have these columns: {columns}")
     if not isinstance(frame, DataFrame):
         what = f"the function returned {type(frame).__name__}, not a DataFrame"
@@ -153,7 +196,7 @@ def _key_problems(segment: Segment, schemas: Mapping[str, StructType]) -> list[P
         schema = schemas[name]
         if columns == (EVERYTHING,):
             if not key_columns_of(arrow_schema(schema), columns):
-                what = f"routing='random' spreads rows by their values, and {name} has no column that is fit for that"
+                what = f"rows of {name} are to be split by their values, and it has no column that is fit for that"
                 out.append(Problem(segment.where, what, "add a column that is not floating-point and not nested"))
             continue
         for column in columns:
@@ -170,14 +213,6 @@ def _key_problems(segment: Segment, schemas: Mapping[str, StructType]) -> list[P
         what = f"the shard_by columns of its inputs disagree in type: {shapes}"
         out.append(Problem(segment.where, what, "equal keys must hash alike: cast them to the same types"))
     return out
-
-
-def _routing_problems(segment: Segment, frame: DataFrame) -> list[Problem]:
-    """State brings rows together that random routing would part."""
-    if segment.routing != "random" or not _has_state(frame):
-        return []
-    what = "routing='random' parts rows that its state brings together: each replica would have a part of the result"
-    return [Problem(segment.where, what, "use routing='hashing' with shard_by, or leave routing out")]
 
 
 def _has_state(frame: DataFrame) -> bool:

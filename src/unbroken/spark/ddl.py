@@ -45,6 +45,27 @@ def parse_ddl(text: str) -> StructType:
     return StructType(fields)
 
 
+def parse_type(text: str) -> DataType:
+    """A type as Spark's Python functions take it: ``long``, ``array<int>``, or columns, which are a struct.
+
+    Raises
+    ------
+    UnbrokenError
+        If it cannot be understood; the message says what to write.
+    """
+    try:
+        return parse_ddl(text)
+    except UnbrokenError:
+        pass
+    try:
+        return _Reader(text, _tokens(text)).whole_type()
+    except UnbrokenError:
+        raise UnbrokenError(
+            f"The type {text!r} cannot be read before Spark is started; give an object of pyspark.sql.types such as "
+            "LongType(), or declare the function inside of the segment that uses it."
+        ) from None
+
+
 @dataclass(frozen=True)
 class _Token:
     text: str
@@ -91,6 +112,12 @@ class _Reader:
 
     def peek(self) -> str | None:
         return self._tokens[self._next].text if self._next < len(self._tokens) else None
+
+    def whole_type(self) -> DataType:
+        kind = self._type(0, "result")
+        if self.peek() is not None:
+            raise self._error("expected nothing more")
+        return kind
 
     def expect(self, symbol: str) -> None:
         if not self._skip(symbol):

@@ -12,7 +12,7 @@ only as wrong results after a failure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from unbroken.protocol.ids import segment_of
 from unbroken.protocol.layout import Topology
 from unbroken.protocol.strategy import STATELESS, Ha, Strategy
 from unbroken.spark.eventtime import DELAY, SESSION, Key, delay_ms, marked, trace
-from unbroken.spark.plans import Expression, Plan, analysed, class_of, items
+from unbroken.spark.plans import Expression, Plan, analysed, class_of, items, names_of, streaming_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,7 +78,7 @@ SEVERAL_WATERMARKS = Unbounded(
 
 def find_horizon(frame: DataFrame) -> Horizon | Unbounded:
     """How far back the state of a streaming DataFrame's query reaches, as its plan shows it."""
-    nodes = list(_nodes(analysed(frame)))
+    nodes = list(streaming_nodes(analysed(frame)))
     watermarks = [node for node in nodes if class_of(node) == "EventTimeWatermark"]
     found = [state for node in nodes if (state := _keyed(node) or _unkeyed(node)) is not None]
     if not found:
@@ -99,7 +99,7 @@ def find_horizon(frame: DataFrame) -> Horizon | Unbounded:
 
 
 def has_watermark(frame: DataFrame) -> bool:
-    return any(class_of(node) == "EventTimeWatermark" for node in _nodes(analysed(frame)))
+    return any(class_of(node) == "EventTimeWatermark" for node in streaming_nodes(analysed(frame)))
 
 
 def is_rebuilt(segment: Segment) -> bool:
@@ -187,22 +187,14 @@ class _Operator:
     below: Plan
 
 
-def _nodes(plan: Plan) -> Iterator[Plan]:
-    """The streaming part of a plan; what is computed of tables alone begins anew with every micro-batch."""
-    if plan.isStreaming():
-        yield plan
-    for child in items(plan.children()) + items(plan.subqueries()):
-        yield from _nodes(child)
-
-
 def _keyed(node: Plan) -> _Operator | None:
     name = class_of(node)
     if name == "Aggregate":
         keys = items(node.groupingExpressions())
-        return _Operator(f"groupBy({_names(keys)})", tuple(keys), node.child())
+        return _Operator(f"groupBy({names_of(keys)})", tuple(keys), node.child())
     if name == "Deduplicate":
         keys = items(node.keys())
-        return _Operator(f"dropDuplicates({_names(keys)})", tuple(keys), node.child())
+        return _Operator(f"dropDuplicates({names_of(keys)})", tuple(keys), node.child())
     if name == "Distinct":
         return _Operator("distinct()", tuple(items(node.output())), node.child())
     return None
@@ -236,7 +228,7 @@ def _unkeyed(node: Plan) -> Unbounded | None:
 def _within_watermark(node: Plan) -> Unbounded:
     """A copy is dropped only if the row before it was remembered, which depends on the one before that, and so on."""
     delay = max((delay_ms(column) for column in items(node.child().output()) if marked(column, DELAY)), default=0)
-    keys = _names(items(node.keys()))
+    keys = names_of(items(node.keys()))
     why = (
         f"whether dropDuplicatesWithinWatermark({keys}) remembers a row depends on which it remembered before, "
         "however long ago, if more and more copies of it come"
@@ -284,10 +276,3 @@ def _length_ms(keys: list[Key]) -> int:
     micros = sum(key.span_us for key in keys)
     exact = micros > 0 and all(key.whole for key in keys)
     return -(-micros // 1000) + (0 if exact else PRECISION_MS)
-
-
-def _names(columns: list[Expression]) -> str:
-    return ", ".join(
-        column.name() if class_of(column) == "AttributeReference" else column.sql().replace("`", "")
-        for column in columns
-    )

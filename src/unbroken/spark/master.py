@@ -32,6 +32,11 @@ LOOK_S = 0.2
 
 PYTHON_PATH = "spark.executorEnv.PYTHONPATH"
 
+AUTHENTICATE = "spark.authenticate"
+SECRETS = ("spark.authenticate.secret", "spark.authenticate.secret.file", "spark.authenticate.secret.driver.file")
+SECRET_VARIABLE = "_SPARK_AUTH_SECRET"
+"""Where Spark itself looks for the secret of a standalone cluster."""
+
 
 class MasterError(UnbrokenError):
     """A Spark master cannot be used by this node."""
@@ -50,6 +55,29 @@ def executor_settings(settings: Settings, jvm_options: str) -> dict[str, str]:
         "spark.executor.memory": settings.node_memory,
     }
     return {**conf, "spark.executor.extraJavaOptions": jvm_options} if jvm_options else conf
+
+
+def protection(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Settings without which the driver's ports would answer anyone who reaches them.
+
+    A local Spark, YARN and Kubernetes make a secret for each application. A standalone cluster has one of its own, and
+    the driver has to know it. Nothing is changed where ``spark.authenticate`` is set already.
+    """
+    if AUTHENTICATE in conf:
+        return {}
+    secret = {}
+    if master.startswith(STANDALONE) and not any(name in conf for name in SECRETS):
+        # A driver, unlike the daemons, does not look into its environment.
+        secret = {SECRETS[0]: os.environ.get(SECRET_VARIABLE, "")}
+    if not all(secret.values()):
+        raise MasterError(
+            f"the secret of {master} is not known, and without it anyone who reaches this node's Spark ports could use "
+            f"them. Give the cluster a secret ({AUTHENTICATE}=true, spark.authenticate.secret) and set it here with "
+            f"spark={{'spark.authenticate.secret': Secret.file('/path')}} or {SECRET_VARIABLE}; in a network that you "
+            f"trust, set spark={{'{AUTHENTICATE}': 'false'}}."
+        )
+    encryption = {} if is_local(master) else {"spark.network.crypto.enabled": "true"}
+    return {AUTHENTICATE: "true", **secret, **encryption}
 
 
 def python_path(given: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -43,3 +44,24 @@ def class_of(node: Any) -> str:
     """The name of a plan's or expression's class, without its package."""
     name: str = node.getClass().getName()
     return name.rsplit(".", 1)[-1].rstrip("$")
+
+
+def id_of(column: Expression) -> int:
+    """The number by which Spark tells columns of a plan apart, whatever they are called."""
+    return int(column.exprId().id())
+
+
+def names_of(columns: list[Expression]) -> str:
+    """Columns and expressions as their author would write them."""
+    return ", ".join(
+        column.name() if class_of(column) == "AttributeReference" else column.sql().replace("`", "")
+        for column in columns
+    )
+
+
+def streaming_nodes(plan: Plan) -> Iterator[Plan]:
+    """The streaming part of a plan; what is computed of tables alone begins anew with every micro-batch."""
+    if plan.isStreaming():
+        yield plan
+    for child in items(plan.children()) + items(plan.subqueries()):
+        yield from streaming_nodes(child)

@@ -18,8 +18,10 @@ from unbroken.program import Consumer
 from unbroken.protocol.cuts import Cut
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.units import UnitHeader
+from unbroken.security.certificates import credentials
 from unbroken.sharding import spark_shard_column, split_by_column
 from unbroken.spark.analysis import input_schema
+from unbroken.spark.calling import call
 from unbroken.spark.checkpoints import offset_at, watermark_before
 from unbroken.spark.offsets import cut_from
 from unbroken.spark.one_task import as_one_task
@@ -103,7 +105,7 @@ class QueryRunner:
 
     def start(self) -> None:
         self._base = self._around.base(self.replica)
-        frame = as_one_task(self.segment.function(*(self._input(name) for name in self.segment.inputs)))
+        frame = as_one_task(call(self.segment, [self._input(name) for name in self.segment.inputs]))
         self._floats = float_columns(frame.schema)
         self._digest = digest_column(frame.schema)
         self._columns = arrow_schema(frame.schema)
@@ -146,7 +148,7 @@ class QueryRunner:
         reader = reader.schema(input_schema(self._code.schemas[name], self.segment.cut_time))
         return reader.options(
             gate=around.gate,
-            token=around.token,
+            secret=credentials(around.token).to_text(),
             replica=str(self.replica),
             inbox=str(around.store.inbox_dir(self.replica)),
             streams=",".join(str(stream) for stream in self._code.streams[name]),

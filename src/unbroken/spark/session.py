@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from unbroken.cluster.java import java_environment
 from unbroken.config import Settings
+from unbroken.secret import holds_secret, is_secret, revealed
 from unbroken.spark.master import (
     MasterError,
     await_executor,
     await_master,
     executor_settings,
     is_local,
+    protection,
     python_path,
     refuse_hidden_driver,
 )
@@ -39,8 +41,11 @@ JVM_SETTINGS = ("spark.driver.memory", "spark.driver.extraJavaOptions")
 """What can only be said before the JVM starts."""
 
 
-def spark_settings(settings: Settings, host: str = "127.0.0.1") -> dict[str, str]:
-    """Spark settings of a node that is reached at ``host``; the user's own come last."""
+LOOPBACK = "127.0.0.1"
+
+
+def spark_settings(settings: Settings, host: str = LOOPBACK) -> dict[str, str]:
+    """Spark settings of a node whose driver is at ``host``; the user's own come last, with their secrets resolved."""
     conf = {
         # Spark would add micro-batches of its own to move watermarks; replicas must not depend on when.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -84,17 +89,16 @@ def spark_settings(settings: Settings, host: str = "127.0.0.1") -> dict[str, str
         "spark.cleaner.periodicGC.interval": "10min",
     }
     conf["spark.driver.extraJavaOptions"] = SMALL_JVM if settings.jvm == "small" else THROUGHPUT_JVM
-    conf.update(settings.spark)
-    return conf
+    return {**conf, **revealed(settings.spark)}
 
 
 def session_settings(settings: Settings, master: str, host: str, given: Mapping[str, str]) -> dict[str, str]:
     """Spark settings of a node that computes with ``master``.
 
     Those that spark-submit brought (``given``) hold, but for the ones that results and state depend on. Those of the
-    flow's file come last.
+    flow's file come last. A local Spark listens on the loopback interface only, wherever the node is reached.
     """
-    conf = spark_settings(settings, host)
+    conf = spark_settings(settings, LOOPBACK if is_local(master) else host)
     small = SMALL_JVM if settings.jvm == "small" else ""
     if not is_local(master):
         conf |= executor_settings(settings, small)
@@ -104,7 +108,8 @@ def session_settings(settings: Settings, master: str, host: str, given: Mapping[
     conf |= chosen(given)
     if given or not is_local(master):
         conf |= python_path(given)
-    return {**conf, **settings.spark}
+    conf |= revealed(settings.spark)
+    return {**conf, **protection(master, conf)}
 
 
 def scratch_settings(conf: Mapping[str, str], scratch: Path) -> dict[str, str]:
@@ -154,6 +159,7 @@ def start_session(
 def _open_session(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    _start_jvm({"spark.app.name": name, "spark.master": master, **conf})
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in conf.items():
         builder = builder.config(key, value)
@@ -171,6 +177,15 @@ def _open_session(name: str, master: str, conf: Mapping[str, str]) -> SparkSessi
         session.stop()
         raise
     return session
+
+
+def _start_jvm(conf: Mapping[str, str]) -> None:
+    """Start Spark's JVM, unless it runs. Settings that are secret reach it later: its command line is public."""
+    from pyspark import SparkConf, SparkContext
+
+    public = SparkConf(loadDefaults=False)
+    public.setAll([(key, value) for key, value in conf.items() if not (is_secret(key) or holds_secret(value))])
+    SparkContext._ensure_initialized(conf=public)
 
 
 def _load_everything(session: SparkSession) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
+from unbroken.connectors.location import scheme_of
 from unbroken.errors import UnbrokenError
 
 if TYPE_CHECKING:
@@ -57,6 +58,19 @@ class Snapshot:
         return sum(file.size for file in self.files)
 
 
+def unknown_scheme(url: str, session: SparkSession) -> str | None:
+    """Why Spark cannot write to a URL, as far as its scheme tells; None if it can, or if it is a path."""
+    scheme = scheme_of(url)
+    if scheme is None:
+        return None
+    jvm: Any = session._jvm
+    try:
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, session._jsc.hadoopConfiguration())
+    except Py4JJavaError as error:
+        return (str(error.java_exception.getMessage()).splitlines() or [scheme])[0]
+    return None
+
+
 class SnapshotStore:
     """Saves and restores replica directories below one URL.
 
@@ -71,7 +85,7 @@ class SnapshotStore:
 
     def __init__(self, url: str, session: SparkSession) -> None:
         # Without a scheme Hadoop would resolve a path against its default file system, which need not be local.
-        self.url = url.rstrip("/") if "://" in url or url.startswith("file:") else f"file:{Path(url).absolute()}"
+        self.url = url.rstrip("/") if scheme_of(url) or url.startswith("file:") else f"file:{Path(url).absolute()}"
         self._session = session
         self._saving = threading.Lock()
 

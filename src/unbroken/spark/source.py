@@ -7,6 +7,7 @@ from the node's disk, or over Flight when the executor runs elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
@@ -19,10 +20,12 @@ import pyarrow.flight as flight
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from unbroken.checksum import Damaged
+from unbroken.security.certificates import Credentials
 from unbroken.spark.offsets import units_between
 from unbroken.spark.types import arrow_schema
-from unbroken.transport.auth import call_options
-from unbroken.transport.store import read_header, unit_name
+from unbroken.transport.auth import open_client
+from unbroken.transport.store import open_unit, read_header, unit_name
 
 GATE_TIMEOUT_S = 60
 """Longest wait for the gate's answer. The gate answers within its own much shorter wait; only a node that is
@@ -56,7 +59,7 @@ class UnbrokenReader(DataSourceStreamReader):
     def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
         self._schema = schema
         self._gate = options["gate"]
-        self._token = options["token"]
+        self._secret = options["secret"]
         self._replica = options["replica"]
         self._inbox = options["inbox"]
         self._streams = tuple(options["streams"].split(","))
@@ -83,7 +86,7 @@ class UnbrokenReader(DataSourceStreamReader):
     def _ask(self, start: dict[str, Any]) -> dict[str, Any]:
         question = {"replica": self._replica, "instance": self._instance, "start": start}
         action = flight.Action("gate", json.dumps(question).encode())
-        results = list(self._connection().do_action(action, call_options(self._token, GATE_TIMEOUT_S)))
+        results = list(self._connection().do_action(action, flight.FlightCallOptions(timeout=GATE_TIMEOUT_S)))
         answer: dict[str, Any] = json.loads(results[0].body.to_pybytes())
         return answer
 
@@ -106,11 +109,12 @@ class UnbrokenReader(DataSourceStreamReader):
     def _unit(self, stream: str, number: int) -> pa.Table:
         path = os.path.join(self._inbox, stream, unit_name(number))
         if os.path.exists(path):
-            with pa.memory_map(path) as file:
-                return pa.ipc.open_file(file).read_all()
+            # One that is damaged is the node's business, which fetches it once more.
+            with pa.memory_map(path) as file, contextlib.suppress(Damaged):
+                return open_unit(file.read_buffer(), path)
         question = {"replica": self._replica, "stream": stream, "number": number}
         ticket = flight.Ticket(json.dumps(question).encode())
-        return self._connection().do_get(ticket, call_options(self._token, GATE_TIMEOUT_S)).read_all()
+        return self._connection().do_get(ticket, flight.FlightCallOptions(timeout=GATE_TIMEOUT_S)).read_all()
 
     def _with_cut_time(self, table: pa.Table) -> pa.Table:
         if not self._cut_time:
@@ -125,5 +129,5 @@ class UnbrokenReader(DataSourceStreamReader):
 
     def _connection(self) -> Any:
         if self._client is None:
-            self._client = flight.connect(f"grpc://{self._gate}")
+            self._client = open_client(self._gate, Credentials.from_text(self._secret))
         return self._client

@@ -15,6 +15,7 @@ import psutil
 
 from unbroken.cluster.java import java_environment
 from unbroken.cluster.processes import OwnedProcess, spawn
+from unbroken.spark.master import SECRET_VARIABLE
 
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -22,6 +23,9 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 
 DAEMON_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.master.rest.enabled=false"
 """A master has little to do: it starts sooner without the full compiler, and nobody asks it over HTTP."""
+
+
+AUTHENTICATED = "-Dspark.authenticate=true -Dspark.network.crypto.enabled=true"
 
 
 class StandaloneCluster:
@@ -38,6 +42,9 @@ class StandaloneCluster:
         Where the master listens. It must be free.
     workers, cores, memory
         How many workers there are, and what each of them has to give to executors.
+
+    secret
+        What drivers have to know. Without one the cluster lets anyone in.
     """
 
     def __init__(
@@ -49,6 +56,7 @@ class StandaloneCluster:
         cores: int = 1,
         memory: str = "1500m",
         host: str = "127.0.0.1",
+        secret: str | None = None,
     ) -> None:
         self.directory = directory
         self.url = f"spark://{host}:{port}"
@@ -56,6 +64,8 @@ class StandaloneCluster:
         self.processes: dict[str, OwnedProcess] = {}
         self._host = host
         self._port = port
+        self.environment = {} if secret is None else {SECRET_VARIABLE: secret}
+        """What the environment of a driver has to have."""
         self._size = ["--cores", str(cores), "--memory", memory]
 
     def start(self) -> None:
@@ -108,7 +118,8 @@ class StandaloneCluster:
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": self._host,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": DAEMON_JVM,
+            "SPARK_DAEMON_JAVA_OPTS": f"{DAEMON_JVM} {AUTHENTICATED}" if self.environment else DAEMON_JVM,
+            **self.environment,
         }
         log_file = self.directory / f"{name}.log"
         self.processes[name] = spawn([home / "bin" / "spark-class", *command], log_file=log_file, env=environment)

@@ -69,7 +69,7 @@ class Deployment:
         self._cluster = cluster
         self._free = list(members)
         self._used = list(members)
-        self._chroot = cluster.open_chroot(setup.files.root.name)
+        self._chroot = cluster.open_chroot(setup.files.root.name, setup.token)
         self.members: dict[NodeId, Member] = {}
         self.killed: set[NodeId] = set()
         self.links: Proxies | None = None
@@ -134,7 +134,7 @@ class Deployment:
     def history(self) -> list[str]:
         """What the nodes told; empty if ZooKeeper does not answer."""
         with contextlib.suppress(UnbrokenError):
-            client = connect(self.zookeeper, ANSWER_S, ANSWER_S)
+            client = connect(self.zookeeper, ANSWER_S, ANSWER_S, token=self._setup.token)
             try:
                 entries = read_history(client, self._setup.flow.name)
                 return [f"{entry['node']}: {entry['sentence']}" for entry in entries]
@@ -224,7 +224,7 @@ class Deployment:
     def _leader(self) -> NodeId | None:
         """As ZooKeeper says; if it is away, as the nodes said last."""
         with contextlib.suppress(UnbrokenError):
-            client = connect(self.zookeeper, ANSWER_S, 2.0)
+            client = connect(self.zookeeper, ANSWER_S, 2.0, token=self._setup.token)
             try:
                 found = read_in_sync(client, self._setup.flow.name)
                 return None if found is None else found.leader

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from unbroken.cluster.node_main import NodeOptions, run_node
 from unbroken.cluster.routes import Routes
 from unbroken.errors import UnbrokenError
+from unbroken.secret import mask_logs
 from unbroken.spark.session import start_session
 from unbroken.testing.orders import BUSY, IDLE, REFERENCE, RUN, STOP, Line, Order, Recipe
 from unbroken.testing.surroundings import Surroundings
@@ -187,6 +188,7 @@ def _log_to(path: Path) -> logging.Handler:
 
 def main(address: str, name: str, recipe: str) -> None:
     logging.basicConfig(level=os.environ.get("UNBROKEN_LOG", "INFO"), format=FORMAT)
+    mask_logs()
     for chatty in CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from unbroken.config import Settings
+from unbroken.secret import Secret, declared
 
 RUN = "run"
 REFERENCE = "reference"
@@ -33,7 +34,7 @@ class Recipe:
     cores: int
     memory: str
     jvm: str
-    spark: tuple[tuple[str, str], ...] = ()
+    spark: tuple[tuple[str, str | Secret], ...] = ()
 
     @classmethod
     def of(cls, settings: Settings) -> Recipe:
@@ -43,12 +44,13 @@ class Recipe:
         return Settings(node_cores=self.cores, node_memory=self.memory, jvm=self.jvm, spark=dict(self.spark))
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        spark = {key: {item.kind: item.place} if isinstance(item, Secret) else item for key, item in self.spark}
+        return json.dumps({"cores": self.cores, "memory": self.memory, "jvm": self.jvm, "spark": spark})
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:
         value = json.loads(text)
-        return cls(value["cores"], value["memory"], value["jvm"], tuple((key, item) for key, item in value["spark"]))
+        return cls(value["cores"], value["memory"], value["jvm"], tuple(declared(value["spark"]).items()))
 
 
 @dataclass(frozen=True)

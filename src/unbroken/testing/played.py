@@ -48,6 +48,8 @@ class PlayedReader(SourceReader):
     the same in every run.
     """
 
+    paces = True
+
     def __init__(self, source: Played) -> None:
         self._source = source
         self._files = RunFiles(source.root)

@@ -121,10 +121,10 @@ class WarmCluster:
         path.mkdir()
         return path
 
-    def open_chroot(self, name: str) -> str:
-        """A place in ZooKeeper that is empty, and where nothing of other runs is seen."""
+    def open_chroot(self, name: str, token: str) -> str:
+        """A place in ZooKeeper that is empty, belongs to a run's token, and where nothing of other runs is seen."""
         self.zookeeper.start()
-        client = connect(self.zookeeper.address, CALL_DEADLINE_S)
+        client = connect(self.zookeeper.address, CALL_DEADLINE_S, token=token)
         try:
             client.ensure_path(f"/{name}")
         finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from unbroken.flow import Segment
 from unbroken.plan import build_topology
 from unbroken.sharding import split
 from unbroken.spark.analysis import Analysis, analyse, input_schema
+from unbroken.spark.calling import call
 from unbroken.spark.types import arrow_schema
 from unbroken.testing.files import RunFiles
 from unbroken.testing.substitution import load_substituted
@@ -70,8 +71,10 @@ def compute(root: Path, out: Path, session: SparkSession) -> None:
     job = Job.read(out)
     given: dict[str, list[Units]] = {name: [_source_units(root, name, job)] for name in flow.sources}
     for name in topology.segments:
-        work = _SegmentWork(flow.segments[name], analysis, job, session, out / "work" / name)
-        given[name] = [work.run(shard, given) for shard in range(flow.segments[name].shards)]
+        segment = flow.segments[name]
+        segment = replace(segment, shard_by=analysis.shard_by.get(name, segment.shard_by))
+        work = _SegmentWork(segment, analysis, job, session, out / "work" / name)
+        given[name] = [work.run(shard, given) for shard in range(segment.shards)]
     for name, sink in flow.sinks.items():
         _write_result(result_file(out, name), given[sink.input])
 
@@ -129,7 +132,7 @@ class _SegmentWork:
         def keep(frame: DataFrame, batch: int) -> None:
             produced[batch] = frame.toArrow()
 
-        frame = self._segment.function(*(self._read(folder / name, name) for name in self._segment.inputs))
+        frame = call(self._segment, [self._read(folder / name, name) for name in self._segment.inputs])
         writer = frame.writeStream.outputMode(self._segment.output_mode).foreachBatch(keep)
         writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
         query = writer.start()

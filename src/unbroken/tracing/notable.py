@@ -20,6 +20,7 @@ from unbroken.protocol.events import (
     QueryFailed,
     SinkDelivered,
     SinkFailed,
+    SinkRefused,
     SourcesPolled,
     StateArrived,
     UnitArrived,
@@ -43,7 +44,7 @@ from unbroken.tracing.ids import Sampling
 
 EVENTS = frozenset(
     {
-        *(GateAsked, SourcesPolled, SinkDelivered, SinkFailed),
+        *(GateAsked, SourcesPolled, SinkDelivered, SinkFailed, SinkRefused),
         *(LinkUp, LinkLost, InSyncChanged, LayoutChanged),
         *(QueryFailed, PinAsked, StateArrived, FetchFailed),
     }

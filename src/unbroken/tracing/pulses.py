@@ -14,7 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from unbroken.protocol.events import GateAsked, Produced, SinkDelivered, SinkFailed, SourcesPolled, UnitArrived
+from unbroken.protocol.events import (
+    GateAsked,
+    Produced,
+    SinkDelivered,
+    SinkFailed,
+    SinkRefused,
+    SourcesPolled,
+    UnitArrived,
+)
 from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, home_of
 from unbroken.protocol.instructions import AnswerGate, CommitEntry, Deliver, SendUnit, StoreUnit
 from unbroken.protocol.layout import INGRESS
@@ -96,7 +104,7 @@ class PulseSpans:
                 out += self._produced(seen, seen.event)
             case SinkDelivered(stream, number):
                 out += self._delivered(seen, stream, number, written=seen.event.written)
-            case SinkFailed(stream, number, reason):
+            case SinkFailed(stream, number, reason) | SinkRefused(stream, number, reason):
                 out += self._delivered(seen, stream, number, failure=reason)
             case SourcesPolled(pulse):
                 self._note(self._answered, pulse, seen.began_ns)

@@ -1,16 +1,24 @@
-"""Every call carries the flow's token; a call without it is refused before anything is read."""
+"""Both ends of every connection show a certificate that takes the flow's token to make (mutual TLS).
+
+A stranger is refused while the connection is set up, before a message is read; the token itself is never sent.
+"""
 
 from __future__ import annotations
 
-import hmac
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.flight as flight
 
 from unbroken.errors import UnbrokenError
+from unbroken.security.certificates import HOST_NAME, Credentials, credentials
+from unbroken.security.keys import check_token
+
+# Each stranger that is refused would otherwise write a line into the node's log.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 def create_token(path: Path) -> str:
@@ -23,8 +31,9 @@ def create_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
+    """The token in a file; raises UnbrokenError if there is none, or one that could be guessed."""
     try:
-        return path.read_text().strip()
+        return check_token(path.read_text().strip())
     except OSError as error:
         raise UnbrokenError(
             f"the flow's token cannot be read from {path}: {error.strerror}. "
@@ -32,19 +41,25 @@ def read_token(path: Path) -> str:
         ) from error
 
 
-def call_options(token: str, timeout_s: float | None = None) -> flight.FlightCallOptions:
-    return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", f"Bearer {token}".encode())])
+def open_client(
+    address: str, given: Credentials, generic_options: Sequence[tuple[str, int | str]] = ()
+) -> flight.FlightClient:
+    """A client of a process of the flow; whatever else listens at ``address`` is refused and told nothing."""
+    return flight.connect(
+        f"grpc+tls://{address}",
+        tls_root_certs=given.authority,
+        cert_chain=given.certificate,
+        private_key=given.key,
+        override_hostname=HOST_NAME,
+        generic_options=list(generic_options),
+    )
 
 
-class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses calls whose token is missing or wrong."""
-
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self._expected = f"Bearer {token}".encode()
-
-    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> None:
-        given = next((values[0] for name, values in headers.items() if name.lower() == "authorization"), "")
-        offered = given.encode() if isinstance(given, str) else given
-        if not hmac.compare_digest(offered, self._expected):
-            raise flight.FlightUnauthenticatedError("the flow's token is missing or wrong")
+def server_options(token: str) -> dict[str, Any]:
+    """What a Flight server is made with so that only processes of the flow can connect to it."""
+    own = credentials(token)
+    return {
+        "tls_certificates": [(own.certificate, own.key)],
+        "verify_client": True,
+        "root_certificates": own.authority,
+    }

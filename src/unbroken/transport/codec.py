@@ -9,7 +9,7 @@ from typing import Any
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.consistency import Consistency
 from unbroken.protocol.ids import ReplicaId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, Entry, JoinLog, JoinRefused
+from unbroken.protocol.ingress import Append, AppendAck, Entry, Held, JoinLog, JoinRefused, Recall, Tip
 from unbroken.protocol.messages import (
     Ack,
     Claim,
@@ -28,6 +28,7 @@ from unbroken.protocol.messages import (
     Subscribe,
     Unsubscribe,
 )
+from unbroken.protocol.rebuilt import Rebuilt
 from unbroken.protocol.units import Digest
 
 
@@ -43,20 +44,21 @@ def encode(message: Message) -> bytes:
             fields = ["missing", str(stream), subscriber, base]
         case Claim(stream, replica, version):
             fields = ["claim", str(stream), str(replica), version]
-        case Claimed(stream, replica, base, last, valid):
-            fields = ["claimed", str(stream), str(replica), base, last, valid]
+        case Claimed(stream, replica, base, last, rebuilt):
+            worth = None if rebuilt is None else rebuilt.to_json()
+            fields = ["claimed", str(stream), str(replica), base, last, worth]
         case Serving(replica):
             fields = ["serving", str(replica)]
-        case Ack(stream, subscriber, through, level, valid):
-            fields = ["ack", str(stream), subscriber, through, *([level, valid] if level else [])]
-        case Record(replica, purged, valid, pending):
-            fields = ["record", str(replica), purged, valid, pending]
+        case Ack(stream, subscriber, through, level, rebuilt):
+            fields = ["ack", str(stream), subscriber, through, *([level, rebuilt.to_json()] if level else [])]
+        case Record(replica, purged, rebuilt, pending):
+            fields = ["record", str(replica), purged, rebuilt.to_json(), pending]
         case Offer(replica, version):
             fields = ["offer", str(replica), version]
         case DigestNote(replica, stream, number, digest):
             fields = ["digest", str(replica), str(stream), number, digest.to_json()]
-        case Delivered(stream, through):
-            fields = ["delivered", str(stream), through]
+        case Delivered(stream, through, stopped):
+            fields = ["delivered", str(stream), through, stopped]
         case Progress(replica, pulse, ahead):
             fields = ["progress", str(replica), pulse, ahead]
         case Health(replica, state, tentative):
@@ -65,8 +67,12 @@ def encode(message: Message) -> bytes:
             fields = ["ping", number]
         case Pong(number):
             fields = ["pong", number]
-        case JoinLog(session, index):
-            fields = ["join-log", session, index]
+        case JoinLog(session, index, tip):
+            fields = ["join-log", session, index, tip.term, tip.index]
+        case Recall(term):
+            fields = ["recall", term]
+        case Held(term, tip, committed):
+            fields = ["held", term, tip.term, tip.index, committed]
         case JoinRefused(session):
             fields = ["join-refused", session]
         case AppendAck(term, index):
@@ -103,22 +109,34 @@ def _append(f: list[Any], body: bytes) -> Append:
     return Append(int(f[0]), Entry(int(f[2]), int(f[3]), body, int(f[4]), bool(f[5])), int(f[1]))
 
 
+def _ack(f: list[Any]) -> Ack:
+    stream, subscriber, through = StreamId.parse(f[0]), str(f[1]), int(f[2])
+    if len(f) == 3:
+        return Ack(stream, subscriber, through)
+    return Ack(stream, subscriber, through, int(f[3]), Rebuilt.from_json(f[4]))
+
+
+def _claimed(f: list[Any]) -> Claimed:
+    rebuilt = None if f[4] is None else Rebuilt.from_json(f[4])
+    return Claimed(StreamId.parse(f[0]), ReplicaId.parse(f[1]), int(f[2]), int(f[3]), rebuilt)
+
+
 _DECODERS: dict[str, Callable[[list[Any], bytes], Message]] = {
     "subscribe": lambda f, _: Subscribe(StreamId.parse(f[0]), str(f[1]), *(int(number) for number in f[2:4])),
     "unsubscribe": lambda f, _: Unsubscribe(StreamId.parse(f[0]), str(f[1])),
     "missing": lambda f, _: Missing(StreamId.parse(f[0]), str(f[1]), int(f[2])),
     "claim": lambda f, _: Claim(StreamId.parse(f[0]), ReplicaId.parse(f[1]), int(f[2])),
-    "claimed": lambda f, _: Claimed(
-        StreamId.parse(f[0]), ReplicaId.parse(f[1]), int(f[2]), int(f[3]), None if f[4] is None else int(f[4])
-    ),
-    "record": lambda f, _: Record(ReplicaId.parse(f[0]), *(int(number) for number in f[1:4])),
+    "claimed": lambda f, _: _claimed(f),
+    "record": lambda f, _: Record(ReplicaId.parse(f[0]), int(f[1]), Rebuilt.from_json(f[2]), int(f[3])),
     "offer": lambda f, _: Offer(ReplicaId.parse(f[0]), int(f[1])),
     "serving": lambda f, _: Serving(ReplicaId.parse(f[0])),
-    "join-log": lambda f, _: JoinLog(str(f[0]), int(f[1])),
+    "join-log": lambda f, _: JoinLog(str(f[0]), int(f[1]), Tip(int(f[2]), int(f[3]))),
+    "recall": lambda f, _: Recall(int(f[0])),
+    "held": lambda f, _: Held(int(f[0]), Tip(int(f[1]), int(f[2])), int(f[3])),
     "join-refused": lambda f, _: JoinRefused(str(f[0])),
-    "ack": lambda f, _: Ack(StreamId.parse(f[0]), str(f[1]), *(int(number) for number in f[2:5])),
+    "ack": lambda f, _: _ack(f),
     "digest": lambda f, _: DigestNote(ReplicaId.parse(f[0]), StreamId.parse(f[1]), int(f[2]), Digest.from_json(f[3])),
-    "delivered": lambda f, _: Delivered(StreamId.parse(f[0]), int(f[1])),
+    "delivered": lambda f, _: Delivered(StreamId.parse(f[0]), int(f[1]), int(f[2])),
     "progress": lambda f, _: Progress(ReplicaId.parse(f[0]), *(int(number) for number in f[1:3])),
     "health": lambda f, _: Health(ReplicaId.parse(f[0]), Consistency(f[1]), int(f[2])),
     "ping": lambda f, _: Ping(int(f[0])),

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from unbroken.errors import UnbrokenError
-from unbroken.transport.auth import call_options
+from unbroken.security.certificates import credentials
+from unbroken.transport.auth import open_client
 from unbroken.transport.pins import CODE_PREFIX, Manifest, PinError, PinGone
 
 POLL_S = 0.1
@@ -40,10 +41,10 @@ class TransferStopped(TransferError):
 
 def ask(address: str, token: str, action: str, question: Mapping[str, Any], timeout_s: float) -> Any:
     """Ask a node something in JSON and wait up to ``timeout_s`` for its answer; a refusal is a ``TransferError``."""
-    client = _connect(address, timeout_s)
+    client = _connect(address, token, timeout_s)
     try:
         body = json.dumps(dict(question)).encode()
-        answers = list(client.do_action(flight.Action(action, body), call_options(token, timeout_s)))
+        answers = list(client.do_action(flight.Action(action, body), flight.FlightCallOptions(timeout=timeout_s)))
         return json.loads(answers[0].body.to_pybytes())
     except (flight.FlightError, pa.ArrowException, OSError) as error:
         raise refusal(error, address) or TransferError(f"{address} did not answer {action!r}: {said(error)}") from error
@@ -91,7 +92,8 @@ class DonorStream:
 
     def __init__(self, address: str, token: str, ticket: bytes, timeout_s: float) -> None:
         self._address = address
-        self._options = call_options(token, timeout_s)
+        self._token = token
+        self._options = flight.FlightCallOptions(timeout=timeout_s)
         self._timeout_s = timeout_s
         self._ticket = flight.Ticket(ticket)
         self._arrived: queue.Queue[pa.RecordBatch | Exception | None] = queue.Queue(QUEUE_LIMIT)
@@ -122,7 +124,7 @@ class DonorStream:
 
     def _run(self) -> None:
         try:
-            client = _connect(self._address, self._timeout_s)
+            client = _connect(self._address, self._token, self._timeout_s)
             try:
                 self._read(client)
             finally:
@@ -147,13 +149,13 @@ class DonorStream:
                 return
 
 
-def _connect(address: str, timeout_s: float) -> Any:
+def _connect(address: str, token: str, timeout_s: float) -> Any:
     options = [
         ("grpc.min_reconnect_backoff_ms", max(1, int(timeout_s * 1000))),  # else an attempt may take 20 s
         ("grpc.use_local_subchannel_pool", 1),  # else it waits for the back-off of failed attempts before it
         ("grpc.max_receive_message_length", MESSAGE_LIMIT),
     ]
-    return flight.connect(f"grpc://{address}", generic_options=options)
+    return open_client(address, credentials(token), options)
 
 
 def said(error: Exception) -> str:

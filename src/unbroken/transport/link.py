@@ -16,11 +16,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from unbroken.errors import UnbrokenError
 from unbroken.protocol.messages import Message
 from unbroken.protocol.units import UnitHeader
-from unbroken.transport.auth import call_options
+from unbroken.security.certificates import credentials
+from unbroken.transport.auth import open_client
 from unbroken.transport.codec import encode, purpose
-from unbroken.transport.server import GOODBYE, MORE
+from unbroken.transport.server import GOODBYE, MORE, PIECE_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,33 @@ RECONNECT_S = 0.1
 
 OUTGOING_LIMIT = 100_000
 """Messages queued for a peer; they are small. A peer that lets this many pile up is given up."""
+
+
+MOST_UNIT_BYTES = 2 << 30
+"""A unit that is larger is not put together; its pieces are held in memory until the last one arrives."""
+
+MOST_PIECES = MOST_UNIT_BYTES // PIECE_BYTES
+"""A piece costs more than its bytes: empty ones are counted, too."""
+
+
+class Pieces:
+    """The pieces of a unit that have arrived; UnbrokenError from ``add`` if they are more than a unit may have."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self._pieces: list[pa.Buffer] = []
+        self._bytes = 0
+
+    def add(self, piece: pa.Buffer) -> None:
+        self._bytes += piece.size
+        if len(self._pieces) >= MOST_PIECES or self._bytes > MOST_UNIT_BYTES:
+            raise UnbrokenError(f"a unit from {self._peer} is larger than {MOST_UNIT_BYTES} bytes")
+        self._pieces.append(piece)
+
+    def take(self) -> pa.Buffer:
+        """The whole unit; the next piece is that of another one."""
+        pieces, self._pieces, self._bytes = self._pieces, [], 0
+        return pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
 
 
 class Latest:
@@ -140,6 +169,8 @@ class Link:
                 self._connect_once()
             except (flight.FlightError, pa.ArrowException, OSError) as error:
                 log.debug("no link to %s at %s: %s", self.peer, self.address, error)
+            except UnbrokenError as error:
+                log.warning("the link to %s is dropped: %s", self.peer, error)
             except Exception:
                 log.exception("link to %s failed", self.peer)
             self._closed.wait(RECONNECT_S)
@@ -147,16 +178,16 @@ class Link:
     def _connect_once(self) -> None:
         # gRPC gives an attempt to connect 20 s otherwise, which a frozen process uses up and close() waits for.
         options = [("grpc.min_reconnect_backoff_ms", int(self._timeout_s * 1000))]
-        client = flight.connect(f"grpc://{self.address}", generic_options=options)
+        client = open_client(self.address, credentials(self._token), options)
         up = False
-        pieces: list[pa.Buffer] = []
+        pieces = Pieces(self.peer)
         writer: Any = None
         sender: threading.Thread | None = None
         ended = threading.Event()
         outgoing: queue.Queue[bytes | None] = queue.Queue(OUTGOING_LIMIT)
         try:
             descriptor = flight.FlightDescriptor.for_command(json.dumps({"peer": self._me}))
-            writer, reader = client.do_exchange(descriptor, call_options(self._token))
+            writer, reader = client.do_exchange(descriptor)
             self._heard = time.monotonic()
             self._reader = reader
             self._outgoing = outgoing
@@ -176,12 +207,10 @@ class Link:
                     up = True
                     self._handlers.up(self.peer)
                 if chunk.data is not None and chunk.data.num_rows:
-                    pieces.append(chunk.data.column(0)[0].as_buffer())
+                    pieces.add(chunk.data.column(0)[0].as_buffer())
                     metadata = chunk.app_metadata.to_pybytes()
                     if metadata != MORE:
-                        whole = pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
-                        pieces = []
-                        self._handlers.unit(self.peer, UnitHeader.from_bytes(metadata), whole)
+                        self._handlers.unit(self.peer, UnitHeader.from_bytes(metadata), pieces.take())
         except StopIteration:
             pass
         finally:

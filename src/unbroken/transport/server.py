@@ -9,16 +9,20 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from unbroken.checksum import Damaged
+from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import ReplicaId
 from unbroken.protocol.messages import Message
 from unbroken.protocol.units import UnitHeader
-from unbroken.transport.auth import TokenCheck
+from unbroken.transport.auth import server_options
 from unbroken.transport.codec import decode
+from unbroken.transport.connections import ConnectionGuard, Strangers, address_of, cut_connections
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +33,9 @@ MORE = b"more"
 
 PIECE_BYTES = 1 << 20
 """A unit is sent in pieces, each of which is a sign of life: a large one must not look like silence on a slow line."""
+
+GOODBYE_S = 3.0
+"""How long a peer may take to close its side of a link that has ended; then the connection is cut."""
 
 SHUTDOWN_S = 5.0
 """How long peers may take to close their side of the links that a server which closes has ended."""
@@ -42,12 +49,24 @@ Outgoing = queue.Queue[tuple[ReplicaId, UnitHeader] | None]
 """What is to be sent over a link: units by the replica whose outbox holds them; None ends the link."""
 
 
+class Inbox(Protocol):
+    """Takes the messages of one link."""
+
+    def put(self, message: Message) -> bool:
+        """Take a message, which may have to wait; False if the link has to end."""
+
+    def close(self) -> None:
+        """The link has ended; must not wait. Nothing happens if a later link of the peer has replaced it."""
+
+
 class NodeService(Protocol):
     """What the server needs from the node behind it."""
 
-    def message_arrived(self, sender: str, message: Message) -> None: ...
+    def linked(self, peer: str) -> Inbox:
+        """Where the messages of a new link go; none of an earlier link of the same peer are taken from here on.
 
-    def subscriber_gone(self, sender: str) -> None: ...
+        UnbrokenError if the peer may not link under this name. It must not wait.
+        """
 
     def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer: ...
 
@@ -65,26 +84,32 @@ class NodeService(Protocol):
 
     def request_stop(self) -> None: ...
 
+    def wish(self, kind: str, source: str, pulse: int, hold: int) -> str | None: ...
+
 
 class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
     """Serves one node. Each link from a peer occupies one call, which sends units and takes messages."""
 
     def __init__(self, host: str, port: int, token: str, service: NodeService, heartbeat_s: float) -> None:
-        super().__init__(f"grpc://{host}:{port}", middleware={"token": TokenCheck(token)})
+        super().__init__(f"grpc+tls://{host}:{port}", **server_options(token))
         self.host = host
         self.bytes_sent: Counter[str] = Counter()
         self._service = service
         self._heartbeat_s = heartbeat_s
-        self._outgoing: dict[str, Outgoing] = {}
+        self._links: dict[str, _Exchange] = {}
         self._ending: threading.Thread | None = None
-        # Reentrant: what a message leads to may be sent at once, over the same server.
+        self._strangers = Strangers()
+        self._guard = ConnectionGuard(self.port, self._strangers)
+        self._guard.start()
         self._lock = threading.RLock()
+        """Held for moments only: never while a peer's message waits for room."""
         self._actions: dict[str, Callable[[dict[str, Any]], Any]] = {
             "gate": lambda q: service.ask_gate(q["replica"], q["instance"], q["start"]),
             "status": lambda q: service.status(),
             "pin": lambda q: service.pin(q["shard"], q["node"], int(q.get("least", 0)), q.get("needs", {})),
             "release": lambda q: service.release_pin(q["pin"]),
             "stop": lambda q: service.request_stop(),
+            "wish": lambda q: service.wish(q["kind"], q["source"], int(q["pulse"]), int(q.get("hold", 0))),
         }
 
     @property
@@ -94,44 +119,55 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
     def send_unit(self, peer: str, replica: ReplicaId, header: UnitHeader) -> None:
         """Queue a unit for a peer; dropped if its link is gone (the peer subscribes again)."""
         with self._lock:
-            outgoing = self._outgoing.get(peer)
-        if outgoing is None:
+            exchange = self._links.get(peer)
+        if exchange is None:
             return
         try:
-            outgoing.put_nowait((replica, header))
+            exchange.outgoing.put_nowait((replica, header))
         except queue.Full:
-            log.warning("%s does not read; its link is given up", peer)
-            self._close(peer, outgoing)
+            log.warning("%s does not read; its link is dropped", peer)
+            self._close(exchange)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._called(context)
         peer = str(json.loads(descriptor.command)["peer"])
-        outgoing: Outgoing = queue.Queue(OUTGOING_LIMIT)
-        with self._lock:
-            replaced = self._outgoing.get(peer)
-            self._outgoing[peer] = outgoing
-        if replaced is not None:
-            self._end(replaced)
-        incoming = threading.Thread(target=self._read, args=(peer, reader, outgoing), name=f"from-{peer}", daemon=True)
+        exchange = self._open(peer, context.peer())
+        incoming = threading.Thread(target=self._read, args=(exchange, reader), name=f"from-{peer}", daemon=True)
         incoming.start()
         try:
             writer.begin(UNIT_SCHEMA)
             writer.write_metadata(b"alive")
-            self._write(context, writer, outgoing)
+            self._write(context, writer, exchange.outgoing)
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             log.info("link from %s ended: %s", peer, error)
         finally:
-            self._close(peer, outgoing)
+            self._close(exchange)
             self._say_goodbye(writer)
-            # However long that takes: what the thread reads from is freed with the end of this call, and reading from
-            # it then aborts the process. A peer that cannot be reached ends it once it can, or when TCP gives up.
+            # What the thread reads from is freed with the end of this call, and reading from it then aborts the
+            # process. The peer closes its side at the goodbye; of one that does not, the connection is cut.
             incoming.join()
+            exchange.ended()
+
+    def _open(self, peer: str, address: str) -> _Exchange:
+        with self._lock:
+            try:
+                inbox = self._service.linked(peer)
+            except UnbrokenError as error:
+                raise flight.FlightUnauthorizedError(str(error)) from None
+            exchange = _Exchange(peer, inbox, partial(cut_connection, address, self.port))
+            replaced = self._links.get(peer)
+            self._links[peer] = exchange
+        if replaced is not None:
+            replaced.end()
+        return exchange
 
     def close(self) -> None:
         """End every link and stop serving; see ``stuck`` for peers that do not take notice of it."""
         with self._lock:
-            links = dict(self._outgoing)
-        for peer, outgoing in links.items():
-            self._close(peer, outgoing)
+            links = list(self._links.values())
+        for exchange in links:
+            self._close(exchange)
+        self._guard.close()
         self._ending = threading.Thread(target=self.shutdown, name="shutdown", daemon=True)
         self._ending.start()
         self._ending.join(timeout=SHUTDOWN_S)
@@ -144,6 +180,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         return self._ending is not None and self._ending.is_alive()
 
     def do_action(self, context: Any, action: Any) -> Any:
+        self._called(context)
         handler = self._actions.get(action.type)
         if handler is None:
             raise flight.FlightServerError(f"there is no action {action.type!r}")
@@ -152,11 +189,16 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Pinned files, for a node that builds a replica, or a unit, for executors that do not share this disk."""
+        self._called(context)
         question = json.loads(ticket.ticket)
         if "pin" in question:
             return self._service.read_pin(question)
         table = self._service.read_inbox(question["replica"], question["stream"], int(question["number"]))
         return flight.RecordBatchStream(table)
+
+    def _called(self, context: Any) -> None:
+        """Only who has the token can call: this connection is no stranger's."""
+        self._strangers.called(address_of(context.peer()))
 
     @staticmethod
     def _say_goodbye(writer: Any) -> None:
@@ -178,6 +220,8 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
                 data = self._service.read_outbox(replica, header)
             except FileNotFoundError:
                 continue  # trimmed since: everybody who counts has it
+            except Damaged:
+                continue  # reported by the service, which sees to it that the replica is rebuilt
             for start in range(0, max(1, data.size), PIECE_BYTES):
                 piece = data.slice(start, min(PIECE_BYTES, data.size - start))
                 batch = pa.record_batch([pa.array([piece.to_pybytes()], pa.large_binary())], schema=UNIT_SCHEMA)
@@ -185,47 +229,65 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
                 writer.write_with_metadata(batch, header.to_bytes() if last else MORE)
             self.bytes_sent["data"] += len(data)
 
-    def _read(self, peer: str, reader: Any, outgoing: Outgoing) -> None:
+    def _read(self, exchange: _Exchange, reader: Any) -> None:
         try:
             while True:
                 chunk = reader.read_chunk()
                 if chunk.app_metadata is None:
                     continue
                 data = chunk.app_metadata.to_pybytes()
-                if data != b"alive" and not self._deliver(peer, outgoing, decode(data)):
+                if data != b"alive" and not exchange.inbox.put(decode(data)):
                     return
         except StopIteration:
             pass
         except (flight.FlightError, pa.ArrowException, OSError) as error:
-            log.info("link from %s closed: %s", peer, error)
+            log.info("link from %s closed: %s", exchange.peer, error)
         except Exception:
-            log.exception("link from %s failed", peer)
+            log.exception("link from %s failed", exchange.peer)
         finally:
-            self._close(peer, outgoing)
+            self._close(exchange)
 
-    def _deliver(self, peer: str, outgoing: Outgoing, message: Message) -> bool:
-        """Hand a message on, unless a later link from the peer has replaced this one: nothing may overtake."""
+    def _close(self, exchange: _Exchange) -> None:
         with self._lock:
-            if self._outgoing.get(peer) is not outgoing:
-                return False
-            self._service.message_arrived(peer, message)
-            return True
+            if self._links.get(exchange.peer) is exchange:
+                del self._links[exchange.peer]
+        exchange.end()
 
-    def _close(self, peer: str, outgoing: Outgoing) -> None:
+
+class _Exchange:
+    """One link from a peer: what is to be sent over it, where its messages go, and how it is ended in time."""
+
+    def __init__(self, peer: str, inbox: Inbox, cut: Callable[[], None]) -> None:
+        self.peer = peer
+        self.inbox = inbox
+        self.outgoing: Outgoing = queue.Queue(OUTGOING_LIMIT)
+        self._cut = threading.Timer(GOODBYE_S, cut)
+        self._cut.daemon = True
+        self._lock = threading.Lock()
+        self._ending = False
+
+    def end(self) -> None:
+        """Tell the writer to end; what still waits is not sent. The connection is cut if that does not help in time."""
+        self.inbox.close()
         with self._lock:
-            if self._outgoing.get(peer) is outgoing:
-                del self._outgoing[peer]
-                # Within the lock: the subscriptions that come over a following link must be heard after this.
-                self._service.subscriber_gone(peer)
-        self._end(outgoing)
-
-    @staticmethod
-    def _end(outgoing: Outgoing) -> None:
-        """Tell the writer of a link to end; what still waits in a full queue is not sent any more."""
+            if self._ending:
+                return
+            self._ending = True
+            self._cut.start()
         while True:
             try:
-                outgoing.put_nowait(None)
+                self.outgoing.put_nowait(None)
                 return
             except queue.Full:
                 with contextlib.suppress(queue.Empty):
-                    outgoing.get_nowait()
+                    self.outgoing.get_nowait()
+
+    def ended(self) -> None:
+        """The call is over: there is nothing left to cut."""
+        self._cut.cancel()
+
+
+def cut_connection(peer: str, port: int) -> None:
+    """Break the connection of a link whose peer, as gRPC writes addresses, has not ended it."""
+    if cut_connections([address_of(peer)], port):
+        log.warning("%s has not ended its link within %.0f s; its connection is cut", peer, GOODBYE_S)

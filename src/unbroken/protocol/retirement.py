@@ -1,0 +1,51 @@
+"""When the directory of a replica that a node no longer hosts may be removed.
+
+A layout that does not place a replica here is no proof that its state exists elsewhere. The directory is kept aside
+until the shard has had as many full replicas on other nodes as it should have, without a break, for `SAFE_S`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from unbroken.protocol.ids import NodeId, ReplicaId, generation_of
+from unbroken.protocol.layout import Layout, Topology
+
+SAFE_S = 60.0
+"""For how long a shard has to be redundant elsewhere. A replica that has just joined may be lost with the peer it was
+copied from; a minute is more than the time that the loss of a node takes to show in the layout."""
+
+
+@dataclass
+class Retirement:
+    """The replicas that are kept aside on one node, and since when each of them is redundant elsewhere."""
+
+    me: NodeId
+    safe_since: dict[ReplicaId, float] = field(default_factory=dict)
+
+    def removable(
+        self, retired: Collection[ReplicaId], layout: Layout, topology: Topology, now_s: float
+    ) -> list[ReplicaId]:
+        """The retired replicas that may be removed now; to be asked from time to time."""
+        safe = {replica for replica in retired if self._redundant(replica, layout, topology)}
+        self.safe_since = {replica: self.safe_since.get(replica, now_s) for replica in safe}
+        return sorted(replica for replica, since in self.safe_since.items() if now_s - since >= SAFE_S)
+
+    def _redundant(self, replica: ReplicaId, layout: Layout, topology: Topology) -> bool:
+        part = replica.shard.part
+        if part not in topology.replicas:
+            # Of code that has ended, or was withdrawn: its successor has the state.
+            return generation_of(part) not in layout.generations
+        elsewhere = [node for node in layout.full_nodes_of(replica.shard) if node != self.me]
+        here = any(other != replica for other in layout.full(replica.shard) if layout.placement[other] == self.me)
+        return len(elsewhere) + here >= topology.replicas[part]
+
+
+def superseded(retired: Collection[ReplicaId]) -> list[ReplicaId]:
+    """Of several replicas of a shard that one node has kept aside, all but the last: that one has had the state of the
+    others, and more. So the space that is kept is bounded by the shards."""
+    last: dict[object, ReplicaId] = {}
+    for replica in sorted(retired):
+        last[replica.shard] = replica
+    return sorted(set(retired) - set(last.values()))

@@ -1,0 +1,257 @@
+"""ZooKeeper has lost its data, or is another one: what a node does with its disk. No Spark, no server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from support import TOKEN
+from unbroken import Client, Dataflow, Generator
+from unbroken.cluster import node_main
+from unbroken.cluster.coordination_copy import FILE, CoordinationCopy
+from unbroken.cluster.hosting import Hosting
+from unbroken.cluster.node import Node
+from unbroken.cluster.programs import Programs
+from unbroken.cluster.replica_dirs import IDENTITY, ReplicaDirs
+from unbroken.errors import UnbrokenError
+from unbroken.ingress.logfile import IngressLogFile
+from unbroken.plan import build_topology
+from unbroken.program import Program
+from unbroken.protocol.adoption import LogEnd, adopt
+from unbroken.protocol.controller import Decision, NoLayout, first_layout
+from unbroken.protocol.ids import ReplicaId
+from unbroken.protocol.ingress import Entry, InSync
+from unbroken.protocol.layout import Layout, chained_placement
+from unbroken.protocol.run import NO_RUN, Run
+
+OLD = [ReplicaId.parse("ingress.0#2"), ReplicaId.parse("seg.0#2")]
+RUN = Run("the-run", frozenset({"an-earlier-one"}))
+
+
+def declared() -> tuple[Dataflow, Programs]:
+    flow = Dataflow("x", nodes=2)
+    flow.source("g", Generator(rate=100))
+    flow.segment("g", name="seg", replicas=2)(lambda rows: rows)
+    flow.sink("out", "seg", Client())
+    first = Program.first(flow, build_topology(flow), "f.py", "")
+
+    def unknown(generation: int) -> Program:
+        raise AssertionError(f"generation {generation} is asked for")
+
+    return flow, Programs(first, flow, unknown, lambda flow, order: pytest.fail("Spark is asked"))
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> ReplicaDirs:
+    """The disk of a node in a flow in which replicas were replaced once; 500 entries are in its log."""
+    dirs = ReplicaDirs(tmp_path / "a")
+    dirs.identity()
+    dirs.belong(RUN)
+    dirs.begin(OLD)
+    log = IngressLogFile(dirs.ingress_log(OLD[0]))
+    for number in range(1, 501):
+        log.append(Entry(number, 7, b"acknowledged push %d" % number, 0, False))
+    log.close()
+    (dirs.replicas / "seg.0#2" / "checkpoint").mkdir()
+    return dirs
+
+
+def entries(path: Path) -> int:
+    return len(IngressLogFile(path).read())
+
+
+def recover(dirs: ReplicaDirs, layout: Layout) -> dict[ReplicaId, Any]:
+    flow, programs = declared()
+    node: Any = SimpleNamespace(
+        dirs=dirs, name="a", programs=programs, post=None, read_outbox=None, flow=flow, store=dirs.store, tell=None
+    )
+    return dict(Hosting(node).recover(layout, dirs.identity()))
+
+
+def test_there_is_no_first_layout_on_the_disks_of_a_run(dirs: ReplicaDirs) -> None:
+    topology = declared()[1].topology
+    present = {"a": dirs.identity(), "b": "other"}
+    decision = first_layout(topology, 2, present, {"a": dirs.run().id, "b": ""}, "another-run")
+    assert isinstance(decision, NoLayout) and "run the-run" in decision.reason
+    assert isinstance(first_layout(topology, 2, present, {}, "another-run"), Decision)
+
+
+def test_a_node_takes_no_layout_of_another_run_and_keeps_all_it_has(dirs: ReplicaDirs) -> None:
+    with pytest.raises(UnbrokenError, match=r"belongs to run the-run.*layout of run another") as refused:
+        dirs.belong(Run("another"))
+    for way in ("--zookeeper", "unbroken adopt", "--fresh"):
+        assert way in str(refused.value)
+    assert dirs.run() == RUN and dirs.present() == OLD and entries(dirs.ingress_log(OLD[0])) == 500
+    dirs.belong(RUN)
+
+
+def test_a_disk_belongs_to_no_run_until_it_takes_a_layout(tmp_path: Path) -> None:
+    dirs = ReplicaDirs(tmp_path)
+    disk = dirs.identity()
+    assert dirs.run() == NO_RUN
+    dirs.begin(OLD)
+    dirs.belong(RUN)
+    assert ReplicaDirs(tmp_path).run() == RUN and dirs.identity() == disk and dirs.begun(OLD[0])
+
+
+def test_what_a_layout_does_not_place_here_is_put_aside(dirs: ReplicaDirs) -> None:
+    """Even if the documents are those of this run, they are no proof that another disk has the state."""
+    topology = declared()[1].topology
+    layout = chained_placement(topology, {"a": dirs.identity(), "b": "other"}, RUN.id)
+    got = recover(dirs, layout)
+    assert not set(got) & set(OLD)
+    assert dirs.set_aside() == OLD and not set(dirs.present()) & set(OLD)
+    assert entries(dirs.retired / "ingress.0#2" / "log") == 500
+    assert (dirs.retired / "seg.0#2" / "checkpoint").is_dir()
+    dirs.forget(OLD[0])
+    assert dirs.set_aside() == [OLD[1]] and not list(dirs.root.glob("dropped-*"))
+
+
+def test_of_each_shard_one_replica_is_put_aside_at_most(dirs: ReplicaDirs) -> None:
+    later = ReplicaId.parse("seg.0#5")
+    dirs.retire(OLD[1])
+    for _ in range(2):
+        dirs.begin([later])
+        dirs.retire(later)
+    assert dirs.set_aside() == [later] and dirs.present() == [OLD[0]]
+
+
+def test_the_copy_of_the_documents_says_how_the_flow_continues(dirs: ReplicaDirs) -> None:
+    topology = declared()[1].topology
+    layout = chained_placement(topology, {"a": dirs.identity(), "b": "other"}, RUN.id)
+    for replica in OLD:
+        layout = layout.without([found for found in layout.hosted("a") if found.shard == replica.shard])
+        layout, _ = layout.with_joining(replica.shard, "a")
+        layout = layout.with_full(layout.joining)
+    assert set(layout.hosted("a")) == set(OLD)
+    copy = CoordinationCopy(dirs)
+    copy.keep_layout(layout)
+    copy.keep_in_sync(InSync(7, "a", frozenset({"a"}), 12))
+    copy.keep_topology({"run": RUN.id})
+    copy.keep_layout(layout.without([]).without([]))
+    copy.keep_layout(layout)
+    copy.keep_in_sync(InSync(6, "b", frozenset({"b"}), 11))
+    again = CoordinationCopy(ReplicaDirs(dirs.root))
+    report = again.report("a", running=False)
+    assert report.layout is not None and report.layout.version == layout.version + 2, "the newest is kept"
+    assert report.sync == InSync(7, "a", frozenset({"a"}), 12) and again.topology == {"run": RUN.id}
+    assert report.held == {OLD[0]: 500, OLD[1]: 0} and report.log == LogEnd(7, 500) and report.run == RUN.id
+    decided = adopt([report], without=["b"])
+    assert {r: n for r, n in decided.layout.placement.items() if n == "a"} == dict.fromkeys(OLD, "a")
+    assert decided.sync == InSync(8, "a", frozenset({"a"}), 13)
+    got = recover(dirs, decided.layout)
+    assert set(got) == set(OLD) and len(got[OLD[0]].log.entries) == 500
+
+
+def test_a_damaged_copy_says_what_to_do(dirs: ReplicaDirs) -> None:
+    (dirs.root / FILE).write_text("{")
+    with pytest.raises(UnbrokenError, match="Delete it"):
+        CoordinationCopy(dirs)
+
+
+def test_the_code_of_later_generations_is_kept(dirs: ReplicaDirs) -> None:
+    program = Program(3, "f.py", "text", declared()[1].topology, {})
+    CoordinationCopy(dirs).keep_program(program)
+    assert CoordinationCopy(dirs).program(3) == program and CoordinationCopy(dirs).program(2) is None
+
+
+def test_the_identity_says_the_run(dirs: ReplicaDirs) -> None:
+    known = json.loads((dirs.root / IDENTITY).read_text().splitlines()[0])
+    assert (known["run"], known["supersedes"]) == ("the-run", ["an-earlier-one"])
+
+
+@pytest.fixture
+def node(dirs: ReplicaDirs) -> Iterator[Node]:
+    flow, programs = declared()
+    node = Node("a", flow, programs, dirs, TOKEN, "127.0.0.1", 0)
+    yield node
+    node.close()
+
+
+def layout_of(run: str, dirs: ReplicaDirs) -> Layout:
+    return chained_placement(declared()[1].topology, {"a": dirs.identity(), "b": "other"}, run)
+
+
+def test_a_node_that_finds_the_layout_of_another_run_ends_with_both_ids(node: Node, dirs: ReplicaDirs) -> None:
+    node.on_layout(layout_of("another", dirs))
+    node.on_in_sync(InSync(1, "a", frozenset({"a"}), 0))
+    with pytest.raises(UnbrokenError, match=r"belongs to run the-run.*layout of run another"):
+        node.await_layout(1)
+    assert dirs.present() == OLD and entries(dirs.ingress_log(OLD[0])) == 500 and node.copy.layout is None
+
+
+def test_a_node_that_misses_its_layout_says_so_and_waits(node: Node, dirs: ReplicaDirs) -> None:
+    assert node.status()["state"] == "starting"
+    document = json.loads(node.disk_document())
+    assert document["report"]["run"] == RUN.id and document["report"]["held"] == {"ingress.0#2": 500, "seg.0#2": 0}
+    assert node.status()["state"] == "unadopted" and node.status()["run"] == RUN.id
+    node.disk_document()
+    assert [sentence for _, sentence in node.story if "unbroken adopt" in sentence] == [node.story[-1][1]]
+    waiting = threading.Thread(target=lambda: found.append(node.await_layout(0)), daemon=True)
+    found: list[Any] = []
+    waiting.start()
+    waiting.join(0.3)
+    assert waiting.is_alive(), "however long it takes"
+    layout, sync = layout_of(RUN.id, dirs), InSync(1, "a", frozenset({"a"}), 0)
+    node.on_layout(layout)
+    node.on_in_sync(sync)
+    waiting.join(10)
+    assert found == [(layout, sync)] and node.status()["state"] == "starting"
+
+
+def test_a_running_node_ignores_the_layout_of_another_run(node: Node, dirs: ReplicaDirs) -> None:
+    node.protocol = cast(Any, object())
+    try:
+        for _ in range(2):
+            node.on_layout(layout_of("another", dirs))
+        assert len(node.story) == 1 and "run another" in node.story[0][1]
+        assert node._events.get(0) is None and not node.stopping
+    finally:
+        node.protocol = None
+
+
+def test_a_node_that_has_taken_a_later_layout_does_not_go_back(node: Node, dirs: ReplicaDirs) -> None:
+    """ZooKeeper was given the data of a backup: its in-sync set may be older than the log, too."""
+    later = replace(layout_of(RUN.id, dirs), version=9)
+    node.on_layout(later)
+    again = Node("a", node.flow, declared()[1], dirs, TOKEN, "127.0.0.1", 0)
+    try:
+        again.on_layout(replace(later, version=8))
+        with pytest.raises(UnbrokenError, match=r"layout 8.*taken layout 9.*unbroken adopt x"):
+            again.await_layout(1)
+        again.on_layout(later)
+        again.on_in_sync(InSync(1, "a", frozenset({"a"}), 0))
+        assert again.await_layout(1) is not None
+    finally:
+        again.close()
+
+
+class Occupied(Client):
+    """A sink that an earlier run has written to."""
+
+    def occupied(self) -> str | None:
+        return "it holds results"
+
+
+def test_a_node_does_not_begin_a_flow_on_a_sink_of_an_earlier_run(
+    tmp_path: Path, dirs: ReplicaDirs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, _ = declared()
+    flow.sink("taken", "seg", Occupied())
+    layouts: list[Layout | None] = [None, None]
+    monkeypatch.setattr(node_main, "read_layout", lambda client, name: layouts.pop())
+    fresh = ReplicaDirs(tmp_path / "fresh")
+    with pytest.raises(UnbrokenError, match=r"sink taken: it holds results.*--add-to-sinks"):
+        node_main._refuse_occupied(cast(Any, None), flow, fresh)
+    layouts = [layout_of("r", dirs), None]
+    node_main._refuse_occupied(cast(Any, None), flow, fresh)  # The others have begun since, and filled it.
+    layouts = [layout_of("r", dirs)]
+    node_main._refuse_occupied(cast(Any, None), flow, fresh)
+    node_main._refuse_occupied(cast(Any, None), flow, dirs)  # Its disk is of the run that filled it.

@@ -1,0 +1,332 @@
+"""What is fuzzed: every function that reads bytes which a producer, a peer, a disk or an operator gave.
+
+A target either stands every input, or refuses it with the exceptions that it documents.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from support import TOKEN
+from unbroken.checksum import sealed, unsealed
+from unbroken.cluster.order_records import Mark, Record
+from unbroken.cluster.order_seal import RecordSeal
+from unbroken.config import load_settings
+from unbroken.connectors.base import Rows
+from unbroken.connectors.csvparse import parse_csv
+from unbroken.connectors.files import Files
+from unbroken.connectors.kafka_rows import parse_values
+from unbroken.connectors.parquet_rows import decoded_estimate
+from unbroken.connectors.push import Push, PushBatch
+from unbroken.connectors.rowparse import JsonFormat, parse_json_lines
+from unbroken.errors import FlowError, UnbrokenError
+from unbroken.ingress.logfile import IngressLogFile
+from unbroken.network.build import load_network
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.ingress import Append, AppendAck, Entry
+from unbroken.protocol.messages import Ack, Delivered, DigestNote, Ping, Progress, Subscribe
+from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.security.sealing import Seal
+from unbroken.spark.types import arrow_schema, parse_schema
+from unbroken.transport.codec import decode, encode
+from unbroken.transport.store import decode_unit, encode_unit
+
+SCHEMA = (
+    "user string, n long, small short, price decimal(10,2), at timestamp, day date, ok boolean, x double, "
+    "raw binary, tags array<string>, inner struct<a: int, b: array<decimal(5,1)>>, counts map<string, bigint>"
+)
+FLAT = "user string, n long, price decimal(10,2), at timestamp, day date, ok boolean, x double"
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "user": "ann",
+        "n": 1,
+        "small": 2,
+        "price": 1.25,
+        "at": "2026-03-01T12:00:00Z",
+        "day": "2026-03-01",
+        "ok": True,
+        "x": 1e-3,
+        "raw": "aGk=",
+        "tags": ["a", None],
+        "inner": {"a": 1, "b": [1.5]},
+        "counts": {"k": 3},
+    },
+    {"user": "bob", "n": -(2**63), "price": "12345678.90", "at": 1_772_366_400_000, "x": 1e300},
+    {"user": None, "tags": [], "inner": None, "counts": {}},
+]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something that reads bytes; ``run`` raises one of ``refusals`` or returns, and asserts what must hold."""
+
+    name: str
+    seeds: tuple[bytes, ...]
+    run: Callable[[bytes], object]
+    refusals: tuple[type[Exception], ...] = ()
+    patterns: tuple[bytes, ...] = field(default=())
+    """Pieces that are repeated to see how the cost grows with the size."""
+
+
+def _schema(text: str) -> pa.Schema:
+    return arrow_schema(parse_schema(text))
+
+
+def _whole(rows: Rows) -> None:
+    rows.table.validate(full=True)
+
+
+def _json(data: bytes) -> None:
+    rows = parse_json_lines(data, _schema(SCHEMA), "fuzz", 1_000_000)
+    _whole(rows)
+
+
+def _csv(data: bytes) -> None:
+    _whole(parse_csv(data, _schema(FLAT), "fuzz", 1_000_000, header=True))
+
+
+def _kafka(data: bytes) -> None:
+    """Values of one poll: a record decides nothing about its neighbours."""
+    values = [piece for piece in data.split(b"\x1e") if piece]
+    if values:
+        table, wrong = parse_values(pa.array(values, pa.binary()), JsonFormat(_schema(SCHEMA)))
+        assert table.num_rows + len(wrong) == len(values)
+        table.validate(full=True)
+
+
+@cache
+def _push() -> Push:
+    return Push(SCHEMA)
+
+
+def _arrow(data: bytes) -> None:
+    """What is not refused at the door can be read later."""
+    batch = PushBatch("events", "p", 1, data, "arrow")
+    if _push().refusal(batch) is None:
+        reader = _push().open()
+        reader.take(1, batch, 0)
+        cut = reader.poll(None, 1)
+        _whole(reader.read(None, cut.position))
+
+
+def _batch(data: bytes) -> None:
+    PushBatch.from_bytes(data)
+
+
+@cache
+def _directory() -> Path:
+    return Path(tempfile.mkdtemp(prefix="unbroken-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+
+
+def _parquet(data: bytes) -> Rows:
+    """A file of this content, as a pulse names it."""
+    place = _directory() / f"parquet-{os.getpid()}"
+    place.mkdir(exist_ok=True)
+    (place / "a.parquet").write_bytes(data)
+    reader = Files(place, format="parquet", schema=SCHEMA).open()
+    decoded_estimate(place / "a.parquet", _schema(SCHEMA))
+    rows = reader.read(None, {"ctime_ns": 1, "name": "a.parquet", "count": 1, "files": [["a.parquet", len(data)]]})
+    _whole(rows)
+    return rows
+
+
+def _unit(data: bytes) -> None:
+    _, table = decode_unit(data)
+    table.validate(full=True)
+
+
+def _log(data: bytes) -> None:
+    place = _directory() / f"log-{os.getpid()}"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    (place / _log_file()[0]).write_bytes(data)
+    log = IngressLogFile(place)
+    entries = log.read()
+    log.close()
+    assert [entry.index for entry in entries] == list(range(1, len(entries) + 1))
+
+
+def _wire(data: bytes) -> None:
+    message = decode(data)
+    assert decode(encode(message)) == message or "nan" in repr(message)
+
+
+def _order(data: bytes) -> None:
+    Record.from_bytes(data)
+    found = _record_seal().open(data)
+    assert found is None or _record_seal().seal(found) == data
+
+
+@cache
+def _record_seal() -> RecordSeal:
+    return RecordSeal(TOKEN, "orders-1.seg.1", STREAM.consumer)
+
+
+@cache
+def _seal() -> Seal:
+    return Seal(TOKEN)
+
+
+def _document(data: bytes) -> None:
+    """Only what was sealed for this place is read."""
+    assert _seal().unseal(DOCUMENT_PATH, data) == DOCUMENT
+
+
+def _file(data: bytes) -> None:
+    assert unsealed(Path("identity.json"), data, "Remove it.") == DOCUMENT
+
+
+def _network(data: bytes) -> None:
+    load_network(_directory() / "network.yaml", data.decode(errors="replace"))
+
+
+def _settings(data: bytes) -> None:
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(values, dict):
+        load_settings("flow.py", values)
+
+
+# --- seeds: small, right inputs of every kind --------------------------------------------------------------
+
+STREAM = StreamId(ShardId("src", 0), ShardId("seg", 1))
+REPLICA = ReplicaId(ShardId("seg", 1), 0)
+NETWORK = """
+name: clicks
+settings: {nodes: 2, pulse_min: 300ms}
+sources:
+  clicks: {push: {schema: "user string, url string, ms long, at timestamp"}}
+operators:
+  slow: {filter: {where: "ms > 100"}, input: clicks}
+  per_user: {count: {by: user}, input: slow, replicas: 2}
+sinks:
+  seen: {input: per_user, client: {}}
+"""
+
+
+def _lines() -> bytes:
+    return b"\n".join(json.dumps(row).encode() for row in ROWS) + b"\n"
+
+
+def _table() -> pa.Table:
+    plain = {
+        "user": ["ann", None],
+        "n": [1, 2],
+        "price": pa.array([Decimal("1.25"), None], pa.decimal128(10, 2)),
+        "at": pa.array([1_772_366_400_000_000, None], pa.timestamp("us", tz="UTC")),
+        "day": pa.array([20_000, None], pa.date32()),
+        "x": [0.5, None],
+        "tags": pa.array([["a"], None], pa.list_(pa.string())),
+    }
+    return pa.table(plain)
+
+
+def _stream(table: pa.Table, compression: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _parquet_file(**options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(_table(), sink, **options)
+    return sink.getvalue()
+
+
+def _header() -> UnitHeader:
+    return UnitHeader(STREAM, 7, 7, 1_234, Digest(2, -5, (0.5,)), 99, True, False)
+
+
+@cache
+def _log_file() -> tuple[str, bytes]:
+    """The name and the content of the one segment of a small log."""
+    place = Path(tempfile.mkdtemp(prefix="unbroken-fuzz-"))
+    try:
+        log = IngressLogFile(place)
+        for index in range(1, 4):
+            log.append(Entry(index, 1, f"body {index}".encode() * index, index, False))
+        log.close()
+        (path,) = place.glob("*.log")
+        return path.name, path.read_bytes()
+    finally:
+        shutil.rmtree(place)
+
+
+_MESSAGES = (
+    Subscribe(STREAM, "client-1", 3),
+    Ack(STREAM, "client-1", 3),
+    DigestNote(REPLICA, STREAM, 7, Digest(1, 2, (0.5,))),
+    Delivered(STREAM, 4),
+    Progress(REPLICA, 9),
+    Ping(5),
+    Append(2, Entry(5, 1, b"line\nline\n", 3, True), 4),
+    AppendAck(3, 4),
+)
+
+
+def _arrow_seeds() -> tuple[bytes, ...]:
+    table = _table()
+    return (_stream(table), _stream(table, "zstd"), _stream(table.slice(0, 0)), _stream(pa.table({"n": [1]})))
+
+
+def _parquet_seeds() -> tuple[bytes, ...]:
+    return (_parquet_file(), _parquet_file(compression="zstd"), _parquet_file(use_dictionary=False))
+
+
+CSV_SEEDS = (
+    b"user,n,price,at,day,ok,x\nann,1,1.25,2026-03-01T12:00:00Z,2026-03-01,true,0.5\nbob,2,,,,,\n",
+    b'user,n,price\n"a ""b""",1,1.5EUR\n',
+)
+ORDER_SEEDS = (
+    b'{"node":"a","writer":"w","term":1,"mark":[0,1,"a",0,0]}',
+    _record_seal().seal(Record("a", "w", Mark(), 1)),
+)
+SETTINGS_SEEDS = (b'{"nodes": 3, "pulse_min": "300ms", "claim_bytes": "1GB", "bucket_origin": "2026-03-01T12:00:00Z"}',)
+DOCUMENT = b'{"version": 7, "nodes": {"a": "d1"}}'
+DOCUMENT_PATH = "/unbroken/clicks/layout"
+_NETWORK_SEEDS = (NETWORK.encode(), yaml.safe_dump(yaml.safe_load(NETWORK)).encode())
+_WIRE_SEEDS = tuple(encode(message) for message in _MESSAGES)
+_PUSH_SEEDS = (PushBatch("events", "p", 1, _lines()).to_bytes(),)
+
+
+def _kafka_seeds() -> tuple[bytes, ...]:
+    return (b"\x1e".join(json.dumps(row).encode() for row in ROWS), b'{"n":1}\x1e{"n":\x1e{"n":2}')
+
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        Target("json", (_lines(), b'{"n": 1}\n'), _json, (), (b"{\n", b'{"n":1}\n', b'{"price":1e5}\n', b"[", b'"')),
+        Target("csv", CSV_SEEDS, _csv, (), (b"x,\n", b'"\n', b"a,1,1.5EUR,,,,\n", b'"', b",", b'"a",1,1.5EUR\ne\n')),
+        Target("kafka", _kafka_seeds(), _kafka, (), (b"{\x1e", b'{"n":1}\x1e')),
+        Target("arrow", _arrow_seeds(), _arrow),
+        Target("push-batch", _PUSH_SEEDS, _batch, (UnbrokenError, ValueError)),
+        Target("parquet", _parquet_seeds(), _parquet),
+        Target("unit", (bytes(encode_unit(_header(), _table())),), _unit, (UnbrokenError,)),
+        Target("log", (_log_file()[1],), _log, (UnbrokenError,)),
+        Target("wire", _WIRE_SEEDS, _wire, (UnbrokenError,), (b"[", b'["ping",1]\n')),
+        Target("order", ORDER_SEEDS, _order, (), (b"[", b'{"mark":[')),
+        Target("document", (_seal().seal(DOCUMENT_PATH, DOCUMENT),), _document, (UnbrokenError,)),
+        Target("file", (sealed(DOCUMENT),), _file, (UnbrokenError,)),
+        Target("network", _NETWORK_SEEDS, _network, (FlowError,), (b"[", b"a: ", b"&a ")),
+        Target("settings", SETTINGS_SEEDS, _settings, (FlowError,)),
+    )
+}

@@ -1,0 +1,242 @@
+"""Rows that make the code fail: they are set aside after some attempts, the same on every node; nothing else waits."""
+
+from __future__ import annotations
+
+import decimal
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ingress.test_service import DEADLINE_S, REPLICA, FakeNode
+from support import wait_until
+from unbroken import Client, Dataflow, Push
+from unbroken.cluster.ingress_service import IngressService
+from unbroken.cluster.replica_dirs import ReplicaDirs
+from unbroken.connectors.base import Cut, Position, Rows, SourceConnector, SourceReader
+from unbroken.connectors.push import PushBatch
+from unbroken.ingress import feeder
+from unbroken.ingress.logfile import IngressLogFile
+from unbroken.protocol.events import Produced
+from unbroken.protocol.instructions import PersistEntry, PollSources
+from unbroken.spark.types import parse_schema
+from unbroken.transport.store import decode_unit
+
+SCHEMA = "n long"
+Read = Callable[[int, int], Any]
+
+
+class Scripted(SourceConnector):
+    """Row n after n polls; ``read`` is called before the rows are given."""
+
+    def __init__(self, read: Read) -> None:
+        self.read = read
+
+    @property
+    def schema(self) -> Any:
+        return parse_schema(SCHEMA)
+
+    def problems(self) -> list[str]:
+        return []
+
+    def open(self) -> SourceReader:
+        return ScriptedReader(self)
+
+
+class ScriptedReader(SourceReader):
+    def __init__(self, source: Scripted) -> None:
+        self._source = source
+
+    def poll(self, position: Position | None, now_ms: int) -> Cut:
+        return Cut((position or 0) + 1)
+
+    def read(self, start: Position | None, end: Position) -> Rows:
+        found = self._source.read(start or 0, end)
+        table = pa.table({"n": pa.array(range(start or 0, end), pa.int64())})
+        return Rows(table if found is None else found)
+
+
+def fails_on(poisoned: int, error: Callable[[], BaseException]) -> Read:
+    def read(start: int, end: int) -> None:
+        if start < poisoned <= end:
+            raise error()
+
+    return read
+
+
+def begin(directory: Path, read: Read) -> FakeNode:
+    flow = Dataflow("shop", nodes=2)
+    flow.source("bad", Scripted(read))
+    flow.source("good", Scripted(lambda start, end: None))
+    flow.source("pushed", Push(SCHEMA))
+    flow.segment("bad", "good", name="both")(lambda a, b: a)
+    flow.segment("pushed", name="one")(lambda a: a)
+    flow.sink("out", "both", Client())
+    flow.sink("out2", "one", Client())
+    dirs = ReplicaDirs(directory)
+    dirs.identity()
+    dirs.begin([REPLICA])
+    node = FakeNode(flow, dirs)
+    node.service = IngressService(node, REPLICA)  # type: ignore[arg-type]
+    node.service.start()
+    return node
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unbroken.cluster.ingress_service.RETRY_S", 0.02)
+    monkeypatch.setattr("unbroken.ingress.news.WORTH_S", 0.1)
+    monkeypatch.setattr(feeder, "READ_S", 0.1)
+    monkeypatch.setattr(feeder, "CUT_S", 0.1)
+
+
+def numbers(node: FakeNode, source: str, unit: int) -> list[int]:
+    """The rows of a unit, as they are on disk, by the header that was given to the protocol."""
+    headers = [header for event in node.events if isinstance(event, Produced) for header in event.headers]
+    (header,) = {h for h in headers if h.stream.producer.part == source and h.number == unit}
+    stored, table = decode_unit(node.store.read(node.store.outbox_path(REPLICA, header.stream, unit)))
+    assert stored == header
+    return table.column("n").to_pylist()  # type: ignore[no-any-return]
+
+
+POISONS: dict[str, Callable[[], BaseException]] = {
+    "decimal": lambda: decimal.InvalidOperation([decimal.ConversionSyntax]),
+    "depth": lambda: RecursionError("maximum recursion depth exceeded"),
+    "overflow": lambda: OverflowError("date value out of range"),
+    "arrow": lambda: pa.ArrowInvalid("not what it says"),
+    "key": lambda: KeyError("user"),
+}
+
+
+@pytest.mark.parametrize("kind", POISONS)
+def test_poison_is_set_aside_and_the_flow_continues(tmp_path: Path, kind: str) -> None:
+    node = begin(tmp_path / "node", fails_on(2, POISONS[kind]))
+    for pulse in range(1, 5):
+        node.pulse(pulse)
+    wait_until(lambda: node.made("good") == 4, DEADLINE_S, lambda: str(node.story))
+    # While its rows are tried, a source is not cut further: the pulses have no rows of it, and none is lost.
+    wait_until(lambda: node.made("bad") == 4, DEADLINE_S, lambda: str(node.story))
+    assert numbers(node, "bad", 1) == [0] and numbers(node, "bad", 2) == []
+    assert any("rows of source bad are set aside" in told for told in node.story), node.story
+    (letter,) = [json.loads(line) for path in letters(node) for line in path.read_text().splitlines()]
+    assert (letter["source"], letter["pulse"]) == ("bad", 2) and "1 to 2" in letter["origin"]
+    assert type(POISONS[kind]()).__name__ in letter["reason"]
+    assert node.service is not None and node.service.feeder.bad_rows == 1
+    node.service.close()
+
+
+def letters(node: FakeNode) -> list[Path]:
+    return sorted(path for path in node.dirs.dead_letters.rglob("*") if path.is_file())
+
+
+def test_two_nodes_and_a_restart_make_the_same_units(tmp_path: Path) -> None:
+    first = begin(tmp_path / "1" / "node", fails_on(2, POISONS["decimal"]))
+    for pulse in range(1, 5):
+        first.pulse(pulse)
+    wait_until(lambda: first.made("bad") == 4, DEADLINE_S, lambda: str(first.story))
+    assert first.service is not None
+    first.service.close()
+    entries = IngressLogFile(first.dirs.ingress_log(REPLICA)).read()
+    for place in ("1", "2"):  # the node itself after a restart, and another one
+        node = begin(tmp_path / place / "node", fails_on(2, POISONS["decimal"]))
+        assert node.service is not None
+        for entry in entries:
+            if place == "2":
+                node.service.persist(PersistEntry(entry))
+            node.service.commit(entry)
+        wait_until(lambda node=node: node.made("bad") == 4, DEADLINE_S, lambda node=node: str(node.story))  # type: ignore[misc]
+        for source in ("bad", "good"):
+            for unit in range(1, 5):
+                assert numbers(node, source, unit) == numbers(first, source, unit)
+        node.service.close()
+
+
+def test_a_passing_failure_is_never_set_aside(tmp_path: Path) -> None:
+    left = [10]
+
+    def read(start: int, end: int) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError("the disk is away")
+
+    node = begin(tmp_path / "node", read)
+    node.pulse(1)
+    node.pulse(2)
+    wait_until(lambda: node.made("bad") == 2, DEADLINE_S, lambda: str(node.story))
+    assert numbers(node, "bad", 1) == [0] and not letters(node)
+    assert node.service is not None
+    node.service.close()
+
+
+def test_rows_that_cannot_be_made_into_units_are_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failure comes after the first of several files of the unit is written; none of them counts then."""
+    from unbroken.ingress import feeder as module
+
+    real = module.arrow_digest
+
+    def digest(table: pa.Table) -> Any:
+        if table.num_rows and table.column("n")[0].as_py() == 1:
+            raise ValueError("no digest of this")
+        return real(table)
+
+    monkeypatch.setattr(module, "arrow_digest", digest)
+    node = begin(tmp_path / "node", lambda start, end: None)
+    for pulse in range(1, 4):
+        node.pulse(pulse)
+    wait_until(lambda: node.made("bad") == node.made("good") == 3, DEADLINE_S, lambda: str(node.story))
+    assert numbers(node, "bad", 2) == numbers(node, "good", 2) == [] and numbers(node, "bad", 1) == [0]
+    assert len(letters(node)) == 2
+    assert node.service is not None
+    node.service.close()
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Iterator[FakeNode]:
+    node = begin(tmp_path / "node", lambda start, end: None)
+    yield node
+    assert node.service is not None
+    node.service.close()
+
+
+def test_an_entry_that_is_no_batch_is_set_aside(odd: FakeNode) -> None:
+    odd.enter(b"\0\0nothing")
+    odd.enter(PushBatch("pushed", "p", 1, b'{"n":1}').to_bytes())
+    odd.pulse(1)
+    wait_until(lambda: odd.made("pushed") == 1, DEADLINE_S, lambda: str(odd.story))
+    assert numbers(odd, "pushed", 1) == [1]
+    assert any("entry 1 of the ingress log" in told for told in odd.story), odd.story
+
+
+def test_the_rows_that_were_found_to_stop_a_flow(odd: FakeNode) -> None:
+    poison = b'{"n":1e1000000000000000000000}\n' + b"\n".join(
+        b'{"n":' + b"[" * depth + b"]" * depth + b"}" for depth in range(900, 1000)
+    )
+    odd.enter(PushBatch("pushed", "p", 1, b'{"n":1}').to_bytes())
+    odd.pulse(1)
+    odd.enter(PushBatch("pushed", "p", 2, poison).to_bytes())
+    odd.pulse(2)
+    odd.enter(PushBatch("pushed", "p", 3, b'{"n":3}').to_bytes())
+    odd.pulse(3)
+    wait_until(lambda: odd.made("good") == 3, DEADLINE_S, lambda: str(odd.story))
+    for number in range(4, 200):
+        last = odd.made("pushed")
+        found = [numbers(odd, "pushed", unit) for unit in range(1, last + 1)]
+        if [3] in found:
+            break
+        odd.pulse(number)
+    assert [unit for unit in found if unit] == [[1], [3]], odd.story
+
+
+def test_a_poll_that_fails_without_end_does_not_keep_pulses_from_being_cut(
+    odd: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert odd.service is not None
+    monkeypatch.setattr(odd.service.feeder, "_cuts", lambda *_: dict[str, str]()["poll"])
+    odd.cut.clear()
+    odd.service.poll(PollSources(1, 1, 0))
+    assert odd.cut.wait(DEADLINE_S), odd.story
+    wait_until(lambda: odd.made("good") == 1, DEADLINE_S, lambda: str(odd.story))
+    assert numbers(odd, "good", 1) == []

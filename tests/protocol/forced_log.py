@@ -1,0 +1,19 @@
+"""A member of the ingress log whose disk is done at once, and messages between two of them."""
+
+from __future__ import annotations
+
+from unbroken.protocol.ids import NodeId
+from unbroken.protocol.ingress import IngressInstruction, IngressLog, IngressMessage
+
+
+class ForcedLog(IngressLog):
+    """A log whose disk is done at once."""
+
+    def append(self, body: bytes, pulse: int = 0, final: bool = False) -> list[IngressInstruction]:
+        return super().append(body, pulse, final) + self._forced()
+
+    def receive(self, sender: NodeId, message: IngressMessage) -> list[IngressInstruction]:
+        return super().receive(sender, message) + self._forced()
+
+    def _forced(self) -> list[IngressInstruction]:
+        return self.persisted(len(self.writing)) if self.writing else []

@@ -1,0 +1,143 @@
+"""Work that keeps failing in the same way is set aside; work that meets passing trouble never is."""
+
+from __future__ import annotations
+
+import decimal
+import http.client
+import struct
+from concurrent.futures import BrokenExecutor
+
+import pyarrow as pa
+import pyarrow.flight
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unbroken.errors import UnbrokenError, Unfit, Unreachable
+from unbroken.protocol.setting_aside import LONGEST_REASON, Attempts, is_passing, reason_of
+
+
+class Wild(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+class Refusal(Exception):
+    """A class of a user's."""
+
+
+class ServiceUnavailable(Exception):
+    """A class of a library that does not derive it from OSError."""
+
+
+class OperationalError(Exception):
+    pass
+
+
+class ConnectionLost(OperationalError):
+    pass
+
+
+class KafkaDetail:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def name(self) -> str:
+        return self._name
+
+    def __repr__(self) -> str:
+        return self._name  # Names of cases are made of it, and have to be the same in all processes of a test run.
+
+
+class KafkaException(Exception):
+    pass
+
+
+def kafka(name: str) -> KafkaException:
+    return KafkaException(KafkaDetail(name))
+
+
+def caused(error: Exception, cause: BaseException, explicitly: bool = True) -> Exception:
+    try:
+        try:
+            raise cause
+        except BaseException as found:
+            if explicitly:
+                raise error from found
+            raise error  # noqa: B904
+    except type(error) as made:
+        return made
+
+
+PASSING = [
+    *(OSError(5, "I/O"), TimeoutError(), ConnectionResetError(), MemoryError(), pa.ArrowMemoryError()),
+    *(pa.ArrowIOError("disk"), UnbrokenError("away"), Unreachable("away"), ModuleNotFoundError("psycopg")),
+    *(ServiceUnavailable(), OperationalError(), ConnectionLost(), http.client.IncompleteRead(b"")),
+    *(RuntimeError("can't start new thread"), BrokenExecutor(), pa.flight.FlightUnavailableError("away")),
+    *(kafka("_TRANSPORT"), kafka("_TIMED_OUT"), kafka("TOPIC_AUTHORIZATION_FAILED"), KafkaException()),
+    *(caused(Refusal("no"), OSError(5, "I/O")), caused(Refusal("no"), TimeoutError(), explicitly=False)),
+    caused(RuntimeError("no"), caused(Refusal("no"), ConnectionRefusedError())),
+]
+OF_CONTENT = [
+    *(decimal.InvalidOperation(), RecursionError(), OverflowError(), UnicodeDecodeError("a", b"", 0, 0, "")),
+    *(pa.ArrowInvalid("x"), pa.ArrowCapacityError("x"), struct.error(), Unfit(), EOFError()),
+    *(RuntimeError("row 3"), Exception("row 3"), Refusal("row 3"), StopIteration(), Wild()),
+    *(kafka("MSG_SIZE_TOO_LARGE"), kafka("INVALID_RECORD"), kafka("_INVALID_ARG")),
+    caused(Refusal("no"), ValueError("x")),
+    # As for a zone of time that is not there, which the standard library looks for in files.
+    caused(KeyError("no zone"), FileNotFoundError()),
+    caused(Unfit("no"), OSError(5, "I/O")),
+]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=repr)
+def test_passing(error: BaseException) -> None:
+    assert is_passing(error)
+
+
+@pytest.mark.parametrize("error", OF_CONTENT, ids=lambda error: type(error).__name__)
+def test_of_content(error: BaseException) -> None:
+    assert not is_passing(error)
+
+
+def test_causes_that_go_in_a_circle_come_to_an_end() -> None:
+    one, other = Refusal("one"), Refusal("other")
+    one.__cause__, other.__cause__ = other, one
+    assert not is_passing(one)
+
+
+@given(st.text())
+def test_a_reason_is_one_bounded_line(text: str) -> None:
+    for error in (ValueError(text * 100), OSError(text), Unfit(text)):
+        reason = reason_of(error)
+        assert 0 < len(reason) <= LONGEST_REASON and len(reason.splitlines()) == 1
+
+
+def test_an_error_without_a_message_has_a_reason() -> None:
+    assert reason_of(Wild()) == "Wild"
+
+
+def raised(place: str, message: str) -> Exception:
+    """An error with the line that raised it."""
+    try:
+        if place == "a":
+            raise Refusal(message)
+        raise Refusal(message)
+    except Refusal as error:
+        return error
+
+
+@given(st.integers(1, 6), st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=30))
+def test_set_aside_after_so_many_equal_failures_in_a_row(limit: int, failures: list[tuple[str, bool]]) -> None:
+    attempts = Attempts(limit)
+    for turn, (place, passing) in enumerate(failures):
+        aside = attempts.failed(OSError(5, "I/O") if passing else raised(place, "no"))
+        attempts.check()
+        last = failures[max(0, turn + 1 - limit) : turn + 1]
+        assert aside == (len(last) == limit and set(last) == {(place, False)})
+
+
+def test_a_message_that_varies_does_not_hide_that_a_failure_repeats_itself() -> None:
+    attempts = Attempts(5)
+    told = [attempts.failed(raised("a", f"{object()} at {turn}")) for turn in range(5)]
+    assert told == [False] * 4 + [True] and attempts.reason.endswith("at 4")
