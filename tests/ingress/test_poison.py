@@ -208,6 +208,7 @@ def test_an_entry_that_is_no_batch_is_set_aside(odd: FakeNode) -> None:
     wait_until(lambda: odd.made("pushed") == 1, DEADLINE_S, lambda: str(odd.story))
     assert numbers(odd, "pushed", 1) == [1]
     assert any("entry 1 of the ingress log" in told for told in odd.story), odd.story
+    assert odd.service is not None and odd.service.set_aside == 1
 
 
 def test_the_rows_that_were_found_to_stop_a_flow(odd: FakeNode) -> None:

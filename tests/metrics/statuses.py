@@ -102,6 +102,8 @@ def running(**changes: Any) -> dict[str, Any]:
             "clock_offset_ms": 0.0,
             "unreached_ms": {"slow": 1_500},
             "busy_ms": 12.0,
+            "log_busy_ms": 3.0,
+            "set_aside": 1,
             "jobs": 0,
             "stuck": {"slow": stuck()},
             "asking_s": {"slow": 1.5},

@@ -110,6 +110,15 @@ def test_only_the_leader_of_the_ingress_tells_the_period() -> None:
     assert value(without, "ingress_leading") is None
 
 
+def test_threads_that_are_stuck_and_entries_that_are_set_aside_are_told() -> None:
+    status = running()
+    assert value(status, "sink_busy_seconds", shard="sums.0", sink="files") == 0.005
+    assert value(status, "source_asking_seconds", source="slow") == 1.5
+    assert value(status, "ingress_busy_seconds") == 0.012
+    assert value(status, "ingress_log_busy_seconds") == 0.003
+    assert value(status, "ingress_entries_set_aside_total") == 1
+
+
 def test_replicas_that_do_not_work_are_told_apart() -> None:
     status = running(joining=joining())
     at_work = {**SUMS, "replica": "sums.0#4"}

@@ -128,6 +128,36 @@ def test_alerts_ask_for_what_exists_and_say_what_to_do() -> None:
         assert re.fullmatch(r"[0-9]+[smh]", alert.get("for", "0s"))
 
 
+@pytest.mark.parametrize(
+    "needed",
+    [
+        "sink_stopped",
+        "units_set_aside_total",
+        "sink_busy_seconds",
+        "source_asking_seconds",
+        "source_unreached_seconds",
+        "source_stuck_seconds",
+        "source_rows_bad_total",
+        "ingress_busy_seconds",
+        "ingress_log_busy_seconds",
+        "ingress_entries_set_aside_total",
+        "dead_letters_lost_total",
+    ],
+)
+def test_what_stops_or_is_set_aside_raises_an_alert(needed: str) -> None:
+    assert any(f"unbroken_{needed}" in NAME.findall(alert["expr"]) for alert in alerts())
+
+
+def test_the_documentation_says_what_to_do_at_every_alert() -> None:
+    section = OPERATIONS.read_text().partition("## Alerts\n")[2].partition("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "`Unbroken" in line
+    ]
+    told = {row[0].strip("`"): row[1] for row in rows}
+    assert told == {alert["alert"]: alert["labels"]["severity"] for alert in alerts()} and len(told) == len(rows)
+    assert all(len(row) == 4 and all(row) for row in rows)
+
+
 def test_questions_name_labels_that_their_metrics_have() -> None:
     """Every label that is summed over or chosen by belongs to the metrics of its question."""
     for question in [*questions(), *(alert["expr"] for alert in alerts())]:

@@ -98,6 +98,12 @@ def test_a_stuck_thread_of_the_ingress_is_seen() -> None:
     assert found.missing == (Lack("ingress", "its thread has been at one job for 31 s"),)
 
 
+def test_a_disk_that_does_not_take_the_log_is_seen() -> None:
+    assert readiness(ingress(log_busy_ms=STUCK_MS)).ready
+    found = readiness(ingress(log_busy_ms=STUCK_MS + 1_000))
+    assert found.missing == (Lack("ingress log", "the disk has been at its last entries for 31 s"),)
+
+
 def test_a_stuck_source_is_seen_with_its_reason() -> None:
     assert readiness(ingress(stuck={"clicks": stuck(29.0, "no route")})).ready
     (lack,) = readiness(ingress(stuck={"clicks": stuck(61.0, "no route to host")})).missing

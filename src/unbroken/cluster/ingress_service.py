@@ -122,6 +122,8 @@ class IngressService:
         self._lock = threading.Lock()
         self._news = SourceNews(node.name)
         self._began_s: float | None = None
+        self.set_aside = 0
+        """Entries and jobs that could not be carried out, for a reason that lies in the data."""
         self._held: dict[tuple[tuple[str, int], int], float] = {}
 
     def start(self) -> None:
@@ -231,6 +233,7 @@ class IngressService:
                 reason = reason_of(error)
                 if attempts.failed(error):
                     log.exception("a job of the ingress is set aside")
+                    self.set_aside += 1
                     return self._node.tell(f"a job of the ingress on {self._node.name} is set aside: {reason}")
                 if failing != reason:
                     failing = reason
@@ -361,6 +364,7 @@ class IngressService:
             ledger = self._ledgers[batch.source]
         except (UnbrokenError, KeyError) as error:
             # The same on every node: what is in the log is the same.
+            self.set_aside += 1
             self._node.tell(f"entry {entry.index} of the ingress log is set aside: {reason_of(error)}")
             return
         with self._lock:

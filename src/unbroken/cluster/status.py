@@ -167,6 +167,8 @@ def _ingress(protocol: NodeProtocol, sources: SourceSide, service: IngressServic
         "unreached_ms": dict(feeder.unreached_ms()),
         "asking_s": feeder.asking_s(),
         "busy_ms": round(1000 * service.busy_s, 1),
+        "log_busy_ms": round(1000 * service.log_busy_s, 1),
+        "set_aside": service.set_aside,
         "jobs": service.waiting,
         "stuck": {source: stuck.to_json() for source, stuck in feeder.stuck().items()},
         "left_behind": sorted(protocol.pace.left),

@@ -228,6 +228,8 @@ def _ingress(out: _Samples, facts: Mapping[str, Any]) -> None:
     for source, away_ms in facts["unreached_ms"].items():
         out.add("source_unreached_seconds", _seconds(away_ms), source)
     out.add("ingress_busy_seconds", _seconds(facts["busy_ms"]))
+    out.add("ingress_log_busy_seconds", _seconds(facts["log_busy_ms"]))
+    out.add("ingress_entries_set_aside_total", facts["set_aside"])
     for source, asking_s in facts.get("asking_s", {}).items():
         out.add("source_asking_seconds", asking_s, source)
     for source, stuck in facts["stuck"].items():

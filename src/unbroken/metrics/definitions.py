@@ -121,6 +121,12 @@ DEFINITIONS = (
     _gauge("source_asking_seconds", (*NODE, "source"), "How long a source has not said how far it can be read."),
     _gauge("source_stuck_seconds", (*NODE, "source"), "How long the rows of a committed pulse of a source wait."),
     _gauge("ingress_busy_seconds", NODE, "How long the thread of the ingress has been at one job."),
+    _gauge("ingress_log_busy_seconds", NODE, "How long the disk has been at the entries that it was given last."),
+    _counter(
+        "ingress_entries_set_aside",
+        NODE,
+        "Entries of the ingress log, and jobs of the ingress, that the node could not carry out since it started.",
+    ),
     _counter("dead_letters_lost", NODE, "Rows that could not be written to the dead letters since the node started."),
     _counter("dead_letters_removed", NODE, "Files of dead letters that were removed because of size or age."),
     # The node

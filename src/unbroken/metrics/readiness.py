@@ -88,6 +88,9 @@ def _stuck_ingress(ingress: Mapping[str, Any]) -> list[Lack]:
     out: list[Lack] = []
     if ingress.get("busy_ms", 0.0) > STUCK_MS:
         out.append(Lack("ingress", f"its thread has been at one job for {ingress['busy_ms'] / 1000:.0f} s"))
+    if ingress.get("log_busy_ms", 0.0) > STUCK_MS:
+        age_s = ingress["log_busy_ms"] / 1000
+        out.append(Lack("ingress log", f"the disk has been at its last entries for {age_s:.0f} s"))
     for source, facts in ingress.get("stuck", {}).items():
         if facts["seconds"] * 1000 > STUCK_MS:
             why = f": {facts['trouble']}" if facts["trouble"] else ""
