@@ -13,13 +13,18 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from unbroken import Client, Dataflow, Files, Generator, JsonLines, Kafka, Push
 from unbroken.cluster.coordination_copy import CoordinationCopy
-from unbroken.cluster.documents import layout_bytes
+from unbroken.cluster.documents import Member, layout_bytes
 from unbroken.cluster.node_main import _refuse_other_run
-from unbroken.cluster.programs import program_of_run, refuse_other_program, write_first_program
+from unbroken.cluster.programs import (
+    program_of_run,
+    refuse_other_code,
+    refuse_other_program,
+    write_first_program,
+)
 from unbroken.cluster.replica_dirs import ReplicaDirs
 from unbroken.errors import FlowError
-from unbroken.plan import build_topology
-from unbroken.program import Program
+from unbroken.plan import build_topology, load_text
+from unbroken.program import Program, code_digest
 from unbroken.protocol.controller import Decision, first_layout
 from unbroken.protocol.run import Run
 from unbroken.protocol.strategy import Ha
@@ -187,6 +192,7 @@ class Documents:
         self.held: dict[str, tuple[bytes, int]] = {}
         self.forged: set[str] = set()
         self.interfere: Callable[[], None] | None = None
+        self.interfere_at_members: Callable[[], None] | None = None
 
     def create(self, path: str, data: bytes, makepath: bool = False) -> None:
         if path in self.held:
@@ -203,6 +209,16 @@ class Documents:
             interfere, self.interfere = self.interfere, None
             interfere()
         return data, type("Stat", (), {"version": version})
+
+    def get_children(self, path: str) -> list[str]:
+        found = [held.rpartition("/")[2] for held in self.held if held.rpartition("/")[0] == path]
+        if self.interfere_at_members is not None:
+            interfere, self.interfere_at_members = self.interfere_at_members, None
+            interfere()
+        return found
+
+    def get_async(self, path: str) -> Any:
+        return SimpleNamespace(get=lambda *_, **__: self.held[path])
 
     def set(self, path: str, data: bytes, version: int = -1) -> None:
         if version not in (-1, self.held[path][1]):
@@ -272,17 +288,147 @@ def test_the_disk_of_a_node_knows_the_program_if_zookeeper_has_lost_it(zk: Any, 
     copy = CoordinationCopy(dirs)
     copy.keep_layout(decision.layout)
     copy.keep_program(declare())
-    named: Any = SimpleNamespace(name="shop")
-    _refuse_other_run(zk, named, declare(shard_by=["customer"]), dirs)  # the disk is that of no run
+    named: Any = SimpleNamespace(
+        name="shop", settings=SimpleNamespace(session_timeout=0), where="shop.py:1", segments={}
+    )
+    _refuse_other_run(zk, named, declare(shard_by=["customer"]), dirs, "a")  # the disk is that of no run
     dirs.belong(Run("r1", frozenset()))
-    _refuse_other_run(zk, named, declare(pulse_max="3s"), dirs)
+    _refuse_other_run(zk, named, declare(pulse_max="3s"), dirs, "a")
     with pytest.raises(FlowError, match="split for totals"):
-        _refuse_other_run(zk, named, declare(shard_by=["customer"]), dirs)
+        _refuse_other_run(zk, named, declare(shard_by=["customer"]), dirs, "a")
     zk.create("/unbroken/shop/layout", layout_bytes(decision.layout))
     with pytest.raises(FlowError, match="split for totals"):
-        _refuse_other_run(zk, named, declare(shard_by=["customer"]), dirs)
+        _refuse_other_run(zk, named, declare(shard_by=["customer"]), dirs, "a")
     write_first_program(zk, "shop", declare(shard_by=["customer"]), "r1")
-    _refuse_other_run(zk, named, declare(shard_by=["customer"]), dirs)  # the program of the run comes first
+    _refuse_other_run(zk, named, declare(shard_by=["customer"]), dirs, "a")  # the program of the run comes first
+
+
+SHOP = """
+from unbroken import Client, Dataflow, Push
+
+LEAST = 5
+flow = Dataflow("shop", nodes=2)
+flow.source("orders", Push("shop string, price double"))
+
+
+@flow.segment("orders", shard_by=["shop"], shards=2)
+def totals(orders):
+    return orders.where(f"price > {LEAST}")
+
+
+@flow.segment("totals")
+def large(totals):
+    return totals.where("price > 100")
+
+
+flow.sink("live", "large", Client())
+"""
+
+
+def shop(old: str = "", new: str = "") -> tuple[Dataflow, Program]:
+    assert not old or SHOP.count(old) == 1
+    text = SHOP.replace(old, new) if old else SHOP
+    flow = load_text(Path("shop.py"), text, 1)
+    return flow, Program.first(flow, build_topology(flow), "shop.py", text)
+
+
+EDITS = {
+    "a segment": ("price > 100", "price > 99", "the code of large"),
+    "a value": ("LEAST = 5", "LEAST = 6", "statements outside of its segments"),
+    "an imported name": ("import Client, Dataflow, Push", "import *", "statements outside of its segments"),
+}
+
+
+def alive(zk: Documents, node: str, flow: Dataflow, given: Program) -> None:
+    """A node registers with the code of its file."""
+    member = Member(node, f"{node}:1", "", "here", 1, node, run="r1", code=code_digest(flow, given.text))
+    zk.held[f"/unbroken/shop/members/{node}"] = (member.to_bytes(), 0)
+
+
+def begin(zk: Documents, node: str, flow: Dataflow, given: Program) -> None:
+    """What a node does with its code when it takes its place in run r1."""
+    alive(zk, node, flow, given)
+    client: Any = zk
+    write_first_program(client, "shop", given, "r1", lambda known: refuse_other_code(client, flow, known, given, node))
+
+
+@pytest.mark.parametrize(("old", "new", "what"), EDITS.values(), ids=EDITS)
+def test_other_code_than_that_of_a_node_that_runs_is_refused(zk: Any, old: str, new: str, what: str) -> None:
+    begin(zk, "a", *shop())
+    with pytest.raises(FlowError) as refused:
+        begin(zk, "b", *shop(old, new))
+    (problem,) = refused.value.problems
+    assert what in problem.what and problem.what.endswith("not the same as on a")
+    assert "unbroken upgrade" in problem.remedy and "stop all nodes" in problem.remedy
+    assert program_of_run(zk, "shop", 1, "r1") == shop()[1], "the code of the run stays"
+    with pytest.raises(FlowError, match=what):
+        flow, given = shop(old, new)
+        refuse_other_code(zk, flow, program_of_run(zk, "shop", 1, "r1"), given, "b")
+
+
+def test_comments_are_no_other_code(zk: Any) -> None:
+    begin(zk, "a", *shop())
+    begin(zk, "b", *shop("LEAST = 5", "LEAST = 5  # euros"))
+    with pytest.raises(FlowError, match="not the same as on a, b"):
+        begin(zk, "c", *shop("LEAST = 5", "LEAST = 6"))
+
+
+def test_a_flow_that_is_restarted_as_a_whole_may_have_other_code(zk: Any) -> None:
+    """Nodes that have not written their code yet are told from those that run the former one by their entries."""
+    begin(zk, "a", *shop())
+    begin(zk, "b", *shop())
+    edited = shop("LEAST = 5", "LEAST = 6")
+    alive(zk, "a", *edited)
+    begin(zk, "b", *edited)
+    begin(zk, "a", *edited)
+    assert program_of_run(zk, "shop", 1, "r1") == edited[1]
+    with pytest.raises(FlowError, match="statements outside"):
+        begin(zk, "c", *shop())
+
+
+def test_the_entry_of_a_node_that_was_killed_is_waited_for(zk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(zk, "a", *shop())
+    flow, given = shop("LEAST = 5", "LEAST = 6")
+    looks: list[float] = []
+
+    def vanish(seconds: float) -> None:
+        looks.append(seconds)
+        zk.held.pop("/unbroken/shop/members/a", None)
+
+    monkeypatch.setattr("unbroken.cluster.programs.time.sleep", vanish)
+    refuse_other_code(zk, flow, program_of_run(zk, "shop", 1, "r1"), given, "b", wait_s=60)
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("edited", ["a", "b"])
+@pytest.mark.parametrize("at", ["document", "members"])
+def test_of_two_nodes_that_begin_at_once_with_other_code_one_is_refused(zk: Any, edited: str, at: str) -> None:
+    """One begins when the other has looked at the document of the code or at the members, and has not written yet."""
+    code = {name: shop("LEAST = 5", "LEAST = 6") if name == edited else shop() for name in "ab"}
+    begin(zk, "c", *shop())
+    zk.held.pop("/unbroken/shop/members/c")  # it has ended, and its code is that of the run
+    refused: list[str] = []
+
+    def attempt(name: str) -> None:
+        try:
+            begin(zk, name, *code[name])
+        except FlowError:
+            refused.append(name)
+
+    if at == "document":
+        zk.interfere = lambda: attempt("b")
+    else:
+        zk.interfere_at_members = lambda: attempt("b")
+    attempt("a")
+    assert zk.interfere is None and zk.interfere_at_members is None
+    (winner,) = {"a", "b"} - set(refused)
+    assert len(refused) == 1 and program_of_run(zk, "shop", 1, "r1") == code[winner][1]
+
+
+def test_the_code_of_an_upgraded_run_does_not_come_from_the_file(zk: Any) -> None:
+    flow, given = shop("LEAST = 5", "LEAST = 6")
+    alive(zk, "a", *shop())
+    refuse_other_code(zk, flow, replace(shop()[1], generation=2), given, "b")
 
 
 def test_generators_may_make_more_rows() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -202,16 +203,33 @@ def replaced_segments(flow: Dataflow, before: str, after: str) -> list[str]:
     and an operator network by what its operators mean. What stands outside of the functions of segments, or outside of
     the operators of a network, may be used by any of them: if it differs, all are replaced.
     """
-    old, new = _pieces(before, flow), _pieces(after, flow)
-    if old is None or new is None or old.get("") != new.get(""):
+    changed = set(changed_code(flow, before, after))
+    if "" in changed:
         return list(flow.segments)
-    changed = {name for name in flow.segments if old.get(name) != new.get(name)}
     grown = True
     while grown:
         behind = {name for name, segment in flow.segments.items() if changed & set(segment.inputs)} - changed
         grown = bool(behind)
         changed |= behind
     return [name for name in flow.segments if name in changed]
+
+
+def changed_code(flow: Dataflow, before: str, after: str) -> list[str]:
+    """The segments of ``flow`` whose own code differs between two texts; the empty name if what belongs to none does.
+
+    Neither text is executed.
+    """
+    old, new = _pieces(before, flow), _pieces(after, flow)
+    if old is None or new is None:
+        return [] if before == after else [""]
+    return [name for name in ("", *flow.segments) if old.get(name) != new.get(name)]
+
+
+def code_digest(flow: Dataflow, text: str) -> str:
+    """Tells texts apart in which `changed_code` finds a difference, and no others."""
+    pieces = _pieces(text, flow)
+    shown = text if pieces is None else json.dumps(pieces, sort_keys=True, default=repr)
+    return hashlib.sha256(shown.encode()).hexdigest()[:DIGEST_CHARS]
 
 
 def _pieces(text: str, flow: Dataflow) -> Mapping[str, Any] | None:

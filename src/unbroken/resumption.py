@@ -6,16 +6,21 @@ declares it otherwise would mix rows of two divisions without a trace: all repli
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from unbroken.errors import Problem
-from unbroken.program import Program, is_said, told
-from unbroken.protocol.ids import segment_of
+from unbroken.flow import Dataflow
+from unbroken.program import Program, changed_code, is_said, told
+from unbroken.protocol.ids import NodeId, segment_of
 from unbroken.protocol.layout import Topology
 from unbroken.spark.horizon import kept_for, readable
 
 FRESH = "start with the file of the run, or start over with --fresh, which deletes the state"
+TOGETHER = (
+    "start with the file of the run and change it with `unbroken upgrade`, or stop all nodes and start all of them "
+    "with the edited file"
+)
 UPGRADE = "start with the file of the run and change that with `unbroken upgrade`, or start over with --fresh"
 
 SOURCE_IDENTITY = ("its kind", "its schema", "its value_schema", "its topics", "its pattern")
@@ -43,6 +48,22 @@ def conflicts(run: Program, given: Program, where: str, *, runs_given: bool) -> 
             modes = _declared("segment", before.segments, after.segments, ("output_mode",))
             found += [(what, UPGRADE) for what in modes]
     return [Problem(where, f"it cannot continue the run: {what}", remedy) for what, remedy in found]
+
+
+def other_code(run: Program, given: Program, flow: Dataflow, users: Collection[NodeId]) -> list[Problem]:
+    """What of the code of ``given``, which declares ``flow``, is not that of ``run``, which the nodes ``users`` run.
+
+    Replicas with other code than their siblings compute other results: while a node runs the code of a run, only an
+    upgrade replaces it. If none does, the code of a file does.
+    """
+    changed = changed_code(flow, run.text, given.text) if users else []
+    if not changed:
+        return []
+    named = [name for name in changed if name]
+    parts = [f"the code of {', '.join(named)}"] if named else []
+    parts += ["statements outside of its segments, which any segment may use"] if "" in changed else []
+    what = f"{' and '.join(parts)}: not the same as on {', '.join(sorted(users))}"
+    return [Problem(given.file, f"it cannot continue the run: {what}", TOGETHER)]
 
 
 def _parts(was: Topology, now: Topology) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 | path | written by | content |
 |---|---|---|
-| ``members/<node>`` | each node, ephemeral | where it is reached, and the run that its disk belongs to |
+| ``members/<node>`` | each node, ephemeral | where it is reached, the run of its disk and the code of its file |
 | ``disks/<node>`` | a node that misses the layout of its run, ephemeral | what its disk holds, for `unbroken adopt` |
 | ``layout`` | the controller, compare-and-set | which node hosts which replica, and which replicas count |
 | ``in-sync`` | ingress nodes, compare-and-set | the members of the ingress and its leader |
@@ -63,6 +63,8 @@ class Member:
     disk: str = ""
     standby: bool = False
     run: str = ""
+    code: str = ""
+    """The digest of the code that the node was given."""
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()

@@ -27,6 +27,7 @@ from unbroken.cluster.programs import (
     known_generations,
     program_of_run,
     read_program,
+    refuse_other_code,
     refuse_other_program,
     write_first_program,
     write_program,
@@ -47,7 +48,8 @@ from unbroken.errors import UnbrokenError
 from unbroken.flow import Dataflow
 from unbroken.metrics.server import MetricsServer
 from unbroken.plan import build_topology, load_flow
-from unbroken.program import Declared, Program
+from unbroken.program import Declared, Program, code_digest
+from unbroken.protocol.ids import NodeId
 from unbroken.protocol.run import WAYS
 from unbroken.secret import Secret
 from unbroken.spark.analysis import Analysis, analyse
@@ -67,6 +69,9 @@ log = logging.getLogger(__name__)
 
 LAYOUT_DEADLINE_S = 600
 """How long a node waits for the others before it gives up; people start nodes by hand, too."""
+
+SESSION_END_S = 5.0
+"""ZooKeeper ends the session of a killed node at one of its ticks, and after its own restart counts from there."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ def run_node(
         lambda flow, order: _analysed(flow, order, session, directory),
     )
     first = programs.load_first()
-    _refuse_other_run(client, flow, first, dirs)
+    _refuse_other_run(client, flow, first, dirs, options.name)
     log.info("Spark is up and the flow is analysed after %.1f s", time.monotonic() - started)
     node = Node(options.name, flow, programs, dirs, options.token, options.host, options.port)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -133,7 +138,8 @@ def run_node(
     supervision = Supervision(node.silence_s, hung=node.hung)
     push = _push_server(node, flow, options)
     metrics = _metrics_server(node, flow, options)
-    me = _member(options, node, disk, "" if push is None else f"{options.host}:{push.port}")
+    code = code_digest(flow, first.text)
+    me = _member(options, node, disk, "" if push is None else f"{options.host}:{push.port}", code)
     node.coordination = _coordination(client, node, me, options)
     try:
         node.coordination.start()
@@ -207,7 +213,7 @@ def _coordination(client: KazooClient, node: Node, me: Member, options: NodeOpti
     return Coordination(client, node.flow.name, me, node.programs, control, callbacks)
 
 
-def _member(options: NodeOptions, node: Node, disk: str, push: str) -> Member:
+def _member(options: NodeOptions, node: Node, disk: str, push: str, code: str) -> Member:
     """This process as the others know it."""
     return Member(
         node=options.name,
@@ -219,6 +225,7 @@ def _member(options: NodeOptions, node: Node, disk: str, push: str) -> Member:
         disk=disk,
         standby=options.standby,
         run=node.run.id,
+        code=code,
     )
 
 
@@ -237,8 +244,8 @@ def _refuse_occupied(client: KazooClient, flow: Dataflow, dirs: ReplicaDirs) -> 
             raise
 
 
-def _refuse_other_run(client: KazooClient, flow: Dataflow, given: Program, dirs: ReplicaDirs) -> None:
-    """Refuse a file by which the state of the run was not made.
+def _refuse_other_run(client: KazooClient, flow: Dataflow, given: Program, dirs: ReplicaDirs, me: NodeId) -> None:
+    """Refuse a file by which the state of the run was not made, or with other code than nodes that run.
 
     Asked before this node registers: as the controller it would place the parts that its file declares. If ZooKeeper
     has lost the program, the copy on the disk of this node counts.
@@ -249,6 +256,7 @@ def _refuse_other_run(client: KazooClient, flow: Dataflow, given: Program, dirs:
     if program is None and kept is not None and kept.run == (dirs.run().id if layout is None else layout.run):
         program = copy.program(kept.generation)
     refuse_other_program(program, given)
+    refuse_other_code(client, flow, program, given, me, wait_s=flow.settings.session_timeout / 1000 + SESSION_END_S)
 
 
 def _program(client: KazooClient, flow: str, generation: int, copy: CoordinationCopy) -> Program:
@@ -279,7 +287,13 @@ def _let_workers_import(folder: Path) -> None:
 def _note_code(client: KazooClient, node: Node, given: Program, generation: int) -> None:
     """Keep the code that the flow began with where an upgrade finds it; one that came since is what counts."""
     if generation == 1:
-        write_first_program(client, node.flow.name, given, node.run.id)
+        write_first_program(
+            client,
+            node.flow.name,
+            given,
+            node.run.id,
+            lambda known: refuse_other_code(client, node.flow, known, given, node.name),
+        )
         node.copy.keep_program(given)
         return
     known = node.programs.newest

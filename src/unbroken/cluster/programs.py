@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,14 @@ from pathlib import Path
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from unbroken.cluster.documents import read_names, root_of
+from unbroken.cluster.documents import read_members, read_names, root_of
 from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow import Dataflow
 from unbroken.plan import load_text
-from unbroken.program import Consumer, Program, consumers, merged
-from unbroken.protocol.ids import ShardId, home_of, segment_of
+from unbroken.program import Consumer, Program, code_digest, consumers, merged
+from unbroken.protocol.ids import NodeId, ShardId, home_of, segment_of
 from unbroken.protocol.layout import Layout, Topology
-from unbroken.resumption import conflicts
+from unbroken.resumption import conflicts, other_code
 from unbroken.security.sealing import ForgedDocument
 from unbroken.spark.analysis import Analysis
 from unbroken.spark.horizon import kept_for, reaches_further, settled
@@ -27,6 +28,9 @@ from unbroken.spark.runner import SegmentCode
 
 Analyse = Callable[[Dataflow, tuple[str, ...]], Analysis]
 """Asks Spark what it says of a flow, given the order of its segments."""
+
+LOOK_S = 0.2
+"""How often members are looked at while entries of killed nodes are waited for."""
 
 WRITE_ATTEMPTS = 100
 """More than there are nodes that begin at the same time: each attempt fails because another node's has not."""
@@ -192,10 +196,16 @@ def write_program(client: KazooClient, flow: str, program: Program) -> None:
         ) from None
 
 
-def write_first_program(client: KazooClient, flow: str, program: Program, run: str) -> None:
+def write_first_program(
+    client: KazooClient, flow: str, program: Program, run: str, refuse: Callable[[Program], None] | None = None
+) -> None:
     """Note what a run began with; the file of a restart replaces it if it can continue the run.
 
-    Raises FlowError if it cannot: of nodes that begin a run with different files, the first one decides.
+    Raises FlowError if it cannot: of nodes that begin a run with different files, the first one decides. ``refuse``
+    is asked about the program that is there, and raises FlowError if a node runs it.
+
+    A node registers before it calls this, and writes even what is there already. So of two nodes with different code
+    the later one to write finds the other one's code in use, or its own write fails.
     """
     path, data = f"{root_of(flow)}/code/1", json.dumps({**program.to_json(), "run": run}).encode()
     for _ in range(WRITE_ATTEMPTS):
@@ -211,9 +221,10 @@ def write_first_program(client: KazooClient, flow: str, program: Program, run: s
             return
         except NoNodeError:
             continue
-        if before == data:
-            return
-        refuse_other_program(_of_run(before, run), program)
+        known = _of_run(before, run)
+        refuse_other_program(known, program)
+        if known is not None and refuse is not None:
+            refuse(known)
         with contextlib.suppress(BadVersionError):  # another node was faster
             client.set(path, data, version=stat.version)
             return
@@ -242,6 +253,27 @@ def refuse_other_program(run: Program | None, given: Program) -> None:
     problems = conflicts(run, given, given.file, runs_given=run.generation == given.generation)
     if problems:
         raise FlowError(problems)
+
+
+def refuse_other_code(
+    client: KazooClient, flow: Dataflow, run: Program | None, given: Program, me: NodeId, wait_s: float = 0.0
+) -> None:
+    """Raise FlowError if another node is alive that runs the code of ``run``, and that of ``given`` differs from it.
+
+    The entries of nodes that were killed vanish within ``wait_s``.
+    """
+    if run is None or run.generation != given.generation:
+        return
+    code, deadline = code_digest(flow, run.text), time.monotonic() + wait_s
+    while True:
+        members = read_members(client, flow.name)
+        users = [node for node, member in members.items() if node != me and member.code == code]
+        problems = other_code(run, given, flow, users)
+        if not problems:
+            return
+        if time.monotonic() > deadline:
+            raise FlowError(problems)
+        time.sleep(LOOK_S)
 
 
 def read_program(client: KazooClient, flow: str, generation: int) -> Program:
