@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from ordering.led_flow import FEW, KEYS, MANY, PULSES
 from support import wait_until
+from unbroken.cli import cli
 from unbroken.cluster.documents import connect, read_history
 from unbroken.cluster.launcher import LocalCluster
 from unbroken.cluster.watch import has_ended
@@ -99,6 +102,48 @@ def test_the_leader_is_killed_with_orders_in_kafka(tmp_path: Path, kafka: Server
         wait_until(flow.ended, END_S, "the flow to end", 0.2)
         assert flow.leaders()[-1] != leader
         flow.check()
+
+
+def unadopted(cluster: LocalCluster) -> bool:
+    return [state["state"] for state in cluster.status()] == ["unadopted"] * 3
+
+
+@contextmanager
+def restarted_without_zookeepers_data(tmp_path: Path, orders: str) -> Iterator[Led]:
+    """Every process is killed in the middle of the flow, the data of ZooKeeper are deleted, and the nodes started."""
+    with running(tmp_path, orders) as flow:
+        assert not flow.ended(), "the flow ended before it could be killed"
+        for process in flow.cluster.nodes.values():
+            process.kill9()
+        flow.cluster.zookeeper.kill9()
+    shutil.rmtree(tmp_path / "state" / "zookeeper" / "data")
+    with (
+        variables({"UNBROKEN_TEST_OUT": str(flow.results), "UNBROKEN_TEST_ORDERS": orders}),
+        LocalCluster(Path(__file__).with_name("led_flow.py"), tmp_path / "state") as cluster,
+    ):
+        cluster.start()
+        wait_until(lambda: unadopted(cluster), FIRST_S, "nodes that wait", 0.2)
+        yield Led(cluster, flow.results)
+
+
+@pytest.mark.slow
+def test_a_flow_with_orders_in_kafka_is_adopted(tmp_path: Path, kafka: Server) -> None:
+    """Its orders outlive ZooKeeper, so what was ordered before is what is processed after."""
+    with restarted_without_zookeepers_data(tmp_path, f"kafka://{kafka.servers}") as flow:
+        before = flow.units()
+        told = CliRunner().invoke(cli, ["adopt", "--dir", str(tmp_path / "state")])
+        assert told.exit_code == 0, told.output
+        wait_until(flow.ended, END_S, "the flow to end", 0.2)
+        assert set(before) < set(flow.units())
+        flow.check()
+
+
+@pytest.mark.slow
+def test_a_flow_with_orders_in_zookeeper_is_not_adopted(tmp_path: Path) -> None:
+    with restarted_without_zookeepers_data(tmp_path, "zookeeper") as flow:
+        told = CliRunner().invoke(cli, ["adopt", "--dir", str(tmp_path / "state")])
+        assert told.exit_code != 0 and "orders of the leaders of counted" in " ".join(told.output.split())
+        assert unadopted(flow.cluster)
 
 
 @pytest.mark.slow

@@ -105,13 +105,27 @@ def test_if_no_member_of_the_ingress_is_left_the_best_log_is_taken() -> None:
     assert decided.sync == InSync(5, "c", frozenset({"c"}), 9)
 
 
+def test_orders_that_were_in_zookeeper_are_named() -> None:
+    """A replica that is no longer in the layout may have been ahead of all that are, and its orders are on no disk."""
+    ahead = FIRST.without([ReplicaId(ShardId("s0", 0), 0)])
+    for reports in (
+        everybody(orders_lost=("s0",)),
+        [report("a", ahead, orders_lost=("s0",)), report("b", ahead), report("c", ahead)],
+        everybody(orders_lost=("s0",), running=True),
+    ):
+        with pytest.raises(Refused, match="orders of the leaders of s0 were in ZooKeeper"):
+            adopt(reports)
+    with pytest.raises(Refused, match="orders of the leaders"):
+        adopt(everybody(orders_lost=("s0",)), without=["c"])
+
+
 def test_a_pause_and_code_that_is_being_prepared_stay() -> None:
     layout = replace(FIRST, pause=Pause(5, "moving"), generations=(1, 2), draining=frozenset({"c"}))
     assert adopt(everybody(layout=layout)).layout == replace(layout, version=2)
 
 
 def test_a_report_is_the_same_after_its_journey() -> None:
-    for each in (*everybody(), DiskReport("d", "fresh", ""), report("a", running=True)):
+    for each in (*everybody(), DiskReport("d", "fresh", ""), report("a", running=True, orders_lost=("s0", "s1"))):
         found = DiskReport.from_json(each.to_json())
         assert replace(found, held=dict(found.held or {})) == replace(each, held=dict(each.held or {}))
 
@@ -148,6 +162,18 @@ def histories(draw: st.DrawFn) -> tuple[Layout, list[DiskReport]]:
         running = draw(st.integers(0, 5)) == 0
         reports.append(DiskReport(name, f"disk-{name}", "run", own_layout, own_sync, held, end, running))
     return newest, draw(st.permutations(reports))
+
+
+@settings(max_examples=50, deadline=None)
+@given(histories(), st.data())
+def test_lost_orders_are_never_adopted(history: tuple[Layout, list[DiskReport]], data: st.DataObject) -> None:
+    """Whatever the disks hold, and whichever of the nodes are present and know of them."""
+    _, reports = history
+    known = data.draw(st.integers(0, len(reports) - 1))
+    told = [replace(each, orders_lost=("s0",)) if at == known else each for at, each in enumerate(reports)]
+    absent = data.draw(st.sets(st.sampled_from([each.node for each in reports if each != reports[known]] or [""])))
+    with pytest.raises(Refused, match="orders of the leaders of s0"):
+        adopt([each for each in told if each.node not in absent], without=absent)
 
 
 @settings(max_examples=200, deadline=None)

@@ -42,7 +42,6 @@ def adopt(client: KazooClient, flow: str, without: Collection[NodeId] = ()) -> A
     reports = [DiskReport.from_json(value["report"]) for value in found.values()]
     decided = adoption.adopt(reports, without)
     topology = _topology(found, decided)
-    _refuse_orders(topology)
     _publish(client, flow, decided, topology)
     return decided
 
@@ -77,14 +76,6 @@ def _topology(found: dict[NodeId, dict[str, Any]], decided: Adoption) -> dict[st
     if not mine:
         raise Refused(f"no disk has the document about run {decided.layout.run}; start the nodes that have it")
     return dict(mine[0])
-
-
-def _refuse_orders(topology: dict[str, Any]) -> None:
-    if topology.get("led"):
-        raise Refused(
-            "the leaders of this flow keep their orders or their office in ZooKeeper. Begin anew with "
-            "`unbroken run --fresh`"
-        )
 
 
 def _publish(client: KazooClient, flow: str, decided: Adoption, topology: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ class CoordinationCopy:
         known = self._known.get("code", {}).get(str(generation))
         return None if known is None else Program.from_json(known)
 
-    def report(self, node: NodeId, running: bool) -> DiskReport:
+    def report(self, node: NodeId, running: bool, orders_lost: tuple[str, ...] = ()) -> DiskReport:
         """What this disk holds; of a running node, the replicas at work speak for themselves."""
         sync = self._known.get("sync")
         return DiskReport(
@@ -91,6 +91,7 @@ class CoordinationCopy:
             {} if running else self.dirs.held(),
             LogEnd() if running else self.dirs.log_end(),
             running,
+            orders_lost,
         )
 
     def _keep(self, name: str, value: object) -> None:

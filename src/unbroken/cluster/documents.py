@@ -279,7 +279,7 @@ def topology_bytes(topology: Topology, run: Run) -> bytes:
         for producer, consumer in topology.edges
         if consumer in topology.sinks
     }
-    owner = {"run": run.id, "supersedes": sorted(run.supersedes), "led": bool(topology.led)}
+    owner = {"run": run.id, "supersedes": sorted(run.supersedes)}
     return json.dumps({**owner, "sinks": sinks}).encode()
 
 

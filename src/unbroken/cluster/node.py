@@ -28,7 +28,7 @@ from unbroken.cluster.forks import Forks
 from unbroken.cluster.hosting import Hosting
 from unbroken.cluster.ingress_service import IngressService
 from unbroken.cluster.links import Links
-from unbroken.cluster.ordering import Orders
+from unbroken.cluster.ordering import Orders, kept_in_kafka
 from unbroken.cluster.peers import LinkInbox, Peers
 from unbroken.cluster.programs import Programs
 from unbroken.cluster.queries import Queries
@@ -409,7 +409,8 @@ class Node:
             self.unadopted = True
             how = "continues without it" if running else "waits for it"
             self.tell(f"ZooKeeper has no layout of run {self.run.id}, and {self.name} {how}. {WAYS}.")
-        return disk_bytes(self.copy.report(self.name, running), self.copy.topology)
+        lost = () if kept_in_kafka(self.settings.order_log) else tuple(sorted(self.programs.topology.led))
+        return disk_bytes(self.copy.report(self.name, running, lost), self.copy.topology)
 
     def belong(self, run: Run, topology: dict[str, Any]) -> None:
         """Take a place in ``run``, whose document is ``topology``: the disk belongs to it from here on.

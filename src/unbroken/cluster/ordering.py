@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 KAFKA = "kafka://"
 
 
+def kept_in_kafka(order_log: str) -> bool:
+    """Whether this setting keeps orders, and who leads, outside of ZooKeeper."""
+    return order_log.startswith(KAFKA)
+
+
 class Orders:
     """Carries out what the protocol says about orders.
 
@@ -69,7 +74,7 @@ class Orders:
         if node.coordination is None:
             raise UnbrokenError(f"{node.name} has no ZooKeeper, and orders are given by those it knows")
         client = node.coordination.client
-        if where.startswith(KAFKA):
+        if kept_in_kafka(where):
             from unbroken.cluster.order_kafka import KafkaOrderLog
 
             servers, _, topic = where.removeprefix(KAFKA).partition("/")

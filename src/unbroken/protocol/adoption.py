@@ -8,6 +8,16 @@ Safety: a later layout or in-sync set that is on no disk here can only have been
 layout that is here, or by one that is missing. So every node that the newest layout places a replica on has to be
 present with the disk it had; an operator may leave one out by name, and so accept that entries of the ingress that
 only it had are lost.
+
+Orders of leaders (`unbroken.protocol.leading`) that were kept in ZooKeeper are refused: the disks do not hold all of
+them. A replica has on its disk the orders that Spark has planned there; those that it has read and not begun are in
+its memory. Take two replicas of a shard. The first one leads, and is at order 300 when its node is lost; its units up
+to 300 are with consumers. The second one has read the orders up to 300 and is at 100. The controller replaces the
+first one, and then ZooKeeper loses its data. All nodes of the newest layout are present, and no disk has orders 101
+to 300. Ordered anew, they would have other cuts: the second replica would make other units 101 to 300, consumers
+would drop them as duplicates of those they have, and rows between the cuts would be lost or counted twice.
+
+Orders in Kafka outlive ZooKeeper, and who leads is written there as well, so nothing of them has to be rebuilt.
 """
 
 from __future__ import annotations
@@ -37,6 +47,7 @@ class DiskReport:
 
     ``held`` are the replicas on it with the last unit of their input that is part of their state, ``log`` is the end of
     its ingress log. ``running`` says that the node works on all of it at this moment, so the numbers have moved on.
+    ``orders_lost`` are the segments whose orders were in ZooKeeper.
     """
 
     node: NodeId
@@ -47,6 +58,7 @@ class DiskReport:
     held: Mapping[ReplicaId, int] | None = None
     log: LogEnd = LogEnd()
     running: bool = False
+    orders_lost: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         sync = self.sync
@@ -59,6 +71,7 @@ class DiskReport:
             "held": {str(replica): reach for replica, reach in (self.held or {}).items()},
             "log": [self.log.term, self.log.index],
             "running": self.running,
+            "orders_lost": list(self.orders_lost),
         }
 
     @classmethod
@@ -73,6 +86,7 @@ class DiskReport:
             {ReplicaId.parse(name): int(reach) for name, reach in value["held"].items()},
             LogEnd(*(int(part) for part in value["log"])),
             bool(value["running"]),
+            tuple(str(segment) for segment in value["orders_lost"]),
         )
 
 
@@ -94,7 +108,8 @@ def adopt(reports: Collection[DiskReport], without: Collection[NodeId] = ()) -> 
     Raises
     ------
     Refused
-        If there is no run, if there are several, or if something is missing; nothing may be published then.
+        If there is no run, if there are several, if something is missing, or if orders were in ZooKeeper; nothing may
+        be published then.
     """
     owned = [report for report in reports if report.run and report.layout is not None and report.sync is not None]
     runs = {report.run for report in owned}
@@ -103,6 +118,7 @@ def adopt(reports: Collection[DiskReport], without: Collection[NodeId] = ()) -> 
     if len(runs) > 1:
         told = disks_of_runs(sorted((report.run, report.node) for report in owned))
         raise Refused(f"the disks are of different runs: {told}. Stop the nodes of all runs but the one to continue")
+    _refuse_lost_orders(owned)
     newest = max((report.layout for report in owned if report.layout is not None), key=lambda layout: layout.version)
     sync = max((report.sync for report in owned if report.sync is not None), key=lambda sync: (sync.term, sync.version))
     disks = {report.node: report for report in owned if newest.nodes.get(report.node) == report.disk}
@@ -118,6 +134,16 @@ def adopt(reports: Collection[DiskReport], without: Collection[NodeId] = ()) -> 
     if lost:
         sentences.append(f"to be rebuilt: {', '.join(str(replica) for replica in sorted(lost))}")
     return Adoption(layout, replace(following, version=versions + 1), tuple(sentences))
+
+
+def _refuse_lost_orders(reports: Collection[DiskReport]) -> None:
+    lost = sorted({segment for report in reports for segment in report.orders_lost})
+    if lost:
+        raise Refused(
+            f"the orders of the leaders of {', '.join(lost)} were in ZooKeeper and are lost with its data: no disk has "
+            "all of them. Restore the data of ZooKeeper, or begin anew with `unbroken run --fresh`; flows with orders "
+            "in Kafka (order_log) can be adopted"
+        )
 
 
 def _refuse_missing(layout: Layout, disks: Mapping[NodeId, DiskReport], without: Collection[NodeId]) -> None:
