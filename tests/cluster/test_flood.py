@@ -10,28 +10,19 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
+from cluster.lone_node import node
 from support import TOKEN, wait_until
-from unbroken import Client, Dataflow, Generator
 from unbroken.cluster.documents import Member
-from unbroken.cluster.event_queue import EventQueue
 from unbroken.cluster.node import Node
-from unbroken.cluster.peers import MOST_CLIENTS, Peers
-from unbroken.cluster.programs import Programs
-from unbroken.cluster.replica_dirs import ReplicaDirs
+from unbroken.cluster.peers import MOST_CLIENTS
 from unbroken.metrics.server import MetricsServer
-from unbroken.plan import build_topology
-from unbroken.program import Program
-from unbroken.protocol.controller import Decision, first_layout
-from unbroken.protocol.fair_queue import FairQueue
 from unbroken.protocol.ids import ReplicaId, StreamId
-from unbroken.protocol.ingress import Append, InSync
+from unbroken.protocol.ingress import Append
 from unbroken.protocol.messages import Ack, Message, Ping, Progress, Subscribe
 from unbroken.security.certificates import credentials
 from unbroken.transport import server as server_module
@@ -41,36 +32,7 @@ from unbroken.transport.link import Link, LinkHandlers
 
 OUT = StreamId.parse("seg.0>out.0")
 EVENTS = 100_000
-FLOOD_S = 0.5
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    flow = Dataflow("x", nodes=1)
-    flow.source("g", Generator(rate=100))
-    flow.segment("g", name="seg", replicas=1)(lambda rows: rows)
-    flow.sink("out", "seg", Client())
-    programs = Programs(Program.first(flow, build_topology(flow), "f.py", ""), flow, lambda _: None, lambda *_: None)  # type: ignore[arg-type,return-value]
-    dirs = ReplicaDirs(tmp_path / "n")
-    disk = dirs.identity()
-    node = Node("node-1", flow, programs, dirs, TOKEN, "127.0.0.1", 0)
-    node._events = EventQueue(FairQueue(2_000, flood_s=FLOOD_S))
-    node._peers = Peers(node, node._events)
-    decision = first_layout(programs.topology, 1, {"node-1": disk}, {}, "run")
-    assert isinstance(decision, Decision)
-    layout = decision.layout
-
-    def run() -> None:
-        node.begin(layout, InSync(1, "node-1", frozenset({"node-1"}), 0))
-        node.loop()
-
-    loop = threading.Thread(target=run, name="loop", daemon=True)
-    loop.start()
-    wait_until(lambda: node.silence_s() is not None, 10, "the loop turns")
-    yield node
-    node.close()
-    loop.join(10)
-    assert not loop.is_alive()
+__all__ = ["node"]
 
 
 def exchange(node: Node, peer: str) -> tuple[flight.FlightClient, flight.FlightStreamWriter, flight.FlightStreamReader]:

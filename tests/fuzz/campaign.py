@@ -75,7 +75,7 @@ def check(target: Target, data: bytes) -> str | None:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {str(error)[:200]} ({Path(last.filename).name}:{last.lineno})"
     took = time.process_time() - began
-    return f"took {took:.1f} s for {len(data)} bytes" if took > LONGEST_INPUT_S else None
+    return f"took {took:.1f} s for {len(data)} bytes" if took > LONGEST_INPUT_S * target.cost else None
 
 
 def _work(name: str, seed: int, numbers: range, progress: str, found: Any) -> None:
@@ -154,7 +154,7 @@ def campaign(names: Sequence[str], seconds: float, seed: int) -> tuple[dict[str,
     while time.monotonic() < end:
         name = min(names, key=lambda each: spent[each])
         began = time.monotonic()
-        numbers = range(counts[name], counts[name] + BATCH)
+        numbers = range(counts[name], counts[name] + BATCH // TARGETS[name].cost)
         found += run_range(name, seed, numbers)
         counts[name] = numbers.stop
         spent[name] += time.monotonic() - began

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from fuzz.flows import UNCHANGED, handle_message, handle_nonsense
 from support import TOKEN
 from unbroken.checksum import sealed, unsealed
 from unbroken.cluster.order_records import Mark, Record
@@ -81,6 +82,8 @@ class Target:
     refusals: tuple[type[Exception], ...] = ()
     patterns: tuple[bytes, ...] = field(default=())
     """Pieces that are repeated to see how the cost grows with the size."""
+    cost: int = 1
+    """How many times as long an input takes as those of decoders do; a campaign makes as many times fewer of them."""
 
 
 def _schema(text: str) -> pa.Schema:
@@ -323,6 +326,8 @@ TARGETS: dict[str, Target] = {
         Target("unit", (bytes(encode_unit(_header(), _table())),), _unit, (UnbrokenError,)),
         Target("log", (_log_file()[1],), _log, (UnbrokenError,)),
         Target("wire", _WIRE_SEEDS, _wire, (UnbrokenError,), (b"[", b'["ping",1]\n')),
+        Target("message", (UNCHANGED,), handle_message, (UnbrokenError,), cost=5),
+        Target("nonsense", (b"nonsense",), handle_nonsense, cost=40),
         Target("order", ORDER_SEEDS, _order, (), (b"[", b'{"mark":[')),
         Target("document", (_seal().seal(DOCUMENT_PATH, DOCUMENT),), _document, (UnbrokenError,)),
         Target("file", (sealed(DOCUMENT),), _file, (UnbrokenError,)),

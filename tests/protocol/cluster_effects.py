@@ -35,6 +35,7 @@ from unbroken.protocol.instructions import (
     PinState,
     PollSources,
     Publish,
+    RefuseGate,
     RefusePin,
     Report,
     ReportCaughtUp,
@@ -125,10 +126,12 @@ LOOK_EVERY = 3
 class ClusterEffects:
     """Nodes, links, a sink and a store. Events go into a node and its instructions are carried out at once.
 
-    The invariants of a node are asserted after every so many events, and that it has left nothing undone.
+    The invariants of a node are asserted after every so many events, that it has left nothing undone, and that nodes
+    refuse nothing that they tell each other, unless there is ``nonsense`` about.
     """
 
     check_every = 1
+    nonsense = False
 
     def __init__(
         self,
@@ -207,6 +210,8 @@ class ClusterEffects:
         node = self.nodes[name]
         for step in node.protocol.handle(event, self.now):
             self._carry_out(node, step, payload)
+        known = node.protocol.validation.reported
+        assert self.nonsense or not known, f"{name} refuses what nodes tell each other: {known}, {event}"
         self.handled += 1
         if self.handled % LOOK_EVERY == 0 and not node.protocol.forking.watches:
             left = node.protocol.handle(Tick(), self.now)
@@ -238,6 +243,9 @@ class ClusterEffects:
                 for spark in node.sparks.values():
                     if spark.ticket == ticket:
                         spark.answer(offset, cut, node.generations)
+            case RefuseGate(ticket, reason):
+                asked = [spark for spark in node.sparks.values() if spark.ticket == ticket]
+                assert not asked, f"{node.me} refuses a question of its own query: {reason}"
             case Deliver(replica, header):
                 assert header.stream not in node.deliveries, f"{node.me}: two deliveries of {header.stream} at once"
                 assert (header.stream, header.number) in node.disk.replicas[replica].outbox

@@ -155,7 +155,7 @@ def run_schedule(
                 due -= 1
                 cluster.perform(rng.choice(wishes))
             if rng.random() < fault_chance:
-                fault = _pick_fault(cluster, rng)
+                fault = pick_fault(cluster, rng)
                 cluster.perform(fault)
                 cluster.check()
             elif not actions or rng.random() < TIME_CHANCE:
@@ -251,7 +251,7 @@ def _interrupt(cluster: Cluster, rng: random.Random, name: NodeId, stream: Strea
             cluster.boot(other)
 
 
-def _pick_fault(cluster: Cluster, rng: random.Random) -> Action:
+def pick_fault(cluster: Cluster, rng: random.Random) -> Action:
     """A kind of fault first: there are many links to cut and few nodes to kill."""
     faults = cluster.faults()
     kinds = sorted({fault[0] for fault in faults})

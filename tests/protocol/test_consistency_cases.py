@@ -401,8 +401,8 @@ def test_a_reader_is_sent_what_it_has_not_heard_of() -> None:
 
     def asks(heard: int) -> list[int]:
         question = Subscribe(stream, "reader", watch.stable, heard)
-        steps = node.protocol.handle(Received("reader-node", question), cluster.now)
-        return [step.header.pulse for step in steps if isinstance(step, SendUnit) and step.to == "reader-node"]
+        steps = node.protocol.handle(Received("reader", question), cluster.now)
+        return [step.header.pulse for step in steps if isinstance(step, SendUnit) and step.to == "reader"]
 
     assert asks(-1) == [], "not everybody wants what is tentative"
     assert asks(0) == given

@@ -113,7 +113,8 @@ def test_a_divergent_replica_sends_nothing_and_gives_its_state_to_nobody() -> No
     other = next(name for name in cluster.nodes if name != host)
     stream = cluster.topology.outputs(SHARD)[0]
     assert protocol.outboxes.boxes[stream].muted
-    asked = protocol.handle(Received(other, Subscribe(stream, "s1.0#0", 0)), cluster.now)
+    reader = cluster.store.layout.replica_on(other, stream.consumer)
+    asked = protocol.handle(Received(other, Subscribe(stream, str(reader), 0)), cluster.now)
     assert not any(isinstance(step, SendUnit) for step in asked)
     [refusal] = protocol.handle(PinAsked(SHARD, other, 1), cluster.now)
     assert isinstance(refusal, RefusePin)

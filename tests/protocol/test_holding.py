@@ -89,10 +89,10 @@ def test_the_copy_goes_to_work_and_clients_that_asked_before_are_served() -> Non
     layout = LAYOUT.without([WORKING]).with_begun(HELD)
     steps = c.handle(LayoutChanged(layout), 20)
     assert fetches(steps) == [FetchState(HELD, "c", SHARD)], "from itself: to open what is here"
-    assert c.handle(Received("someone", Subscribe(OUTPUT, "client-1", 1)), 30) == []
+    assert c.handle(Received("client-1", Subscribe(OUTPUT, "client-1", 1)), 30) == []
     state = ReplicaState(2, {OUTPUT: StoredUnits(0, (unit(OUTPUT, 1), unit(OUTPUT, 2)))})
     steps = c.handle(StateArrived(HELD, state, "c", 0), 40)
-    assert StartReplica(HELD) in steps and SendUnit("someone", HELD, unit(OUTPUT, 2)) in steps
+    assert StartReplica(HELD) in steps and SendUnit("client-1", HELD, unit(OUTPUT, 2)) in steps
     assert c.hosted() == [HELD] and not c.holding.copies
 
 

@@ -167,8 +167,8 @@ def test_a_subscription_outlives_neither_its_link_nor_a_newer_one() -> None:
 def test_an_early_acknowledgement_trims_the_unit_when_it_is_produced() -> None:
     a = node("a")
     a.handle(Received("b", Subscribe(INPUT, str(MINE), 0)), 0)
-    for replica in (MINE, SIBLING):
-        a.handle(Received("b", Ack(INPUT, str(replica), 1)), 0)
+    for host, replica in (("b", MINE), ("a", SIBLING)):
+        a.handle(Received(host, Ack(INPUT, str(replica), 1)), 0)
     steps = a.handle(Produced(FIRST, 1, (unit(INPUT, 1),)), 0)
     assert DropOutbox(FIRST, INPUT, (1,)) in steps
     assert not any(isinstance(step, SendUnit) for step in steps)

@@ -82,6 +82,7 @@ from unbroken.protocol.instructions import (
     PinState,
     PollSources,
     Publish,
+    RefuseGate,
     RefusePin,
     Report,
     ReportCaughtUp,
@@ -192,6 +193,7 @@ class Node:
             Publish: lambda step, _: self.orders.publish(step),
             NoteOwed: lambda step, _: self.store.note_owed(step),
             AnswerGate: self._answer_gate,
+            RefuseGate: self._refuse_gate,
             Deliver: lambda step, _: self.hosting.deliver(step),
             PollSources: lambda step, _: self._require_ingress().poll(step),
             PersistEntry: lambda step, _: self._require_ingress().persist(step),
@@ -557,8 +559,13 @@ class Node:
 
     def _handle(self, protocol: NodeProtocol, event: Event, payload: Any) -> None:
         began_ns = 0 if self.tracing is None else time.time_ns()
-        with self._lock:
-            steps = protocol.handle(event, time.monotonic() * 1000)
+        try:
+            with self._lock:
+                steps = protocol.handle(event, time.monotonic() * 1000)
+        except Exception as error:
+            # The protocol has let it pass, and its state may be half changed: nothing may be built on that.
+            self.tell(f"{self.name} ends, as it cannot handle {_subject(event)}: {type(error).__name__}: {error}")
+            raise
         for step in steps:
             self._carry_out(step, payload)
         if self.tracing is not None:
@@ -615,6 +622,11 @@ class Node:
         if future is not None and not future.done():
             future.set_result(offset_of(step.offset, step.cut))
 
+    def _refuse_gate(self, step: RefuseGate, _payload: Any) -> None:
+        future = self._gates.get(step.ticket)
+        if future is not None and not future.done():
+            future.set_exception(UnbrokenError(f"the gate refuses the question: {step.reason}"))
+
     def _propose(self, step: ProposeInSync) -> None:
         assert self.protocol is not None
         members = step.proposal.members
@@ -636,6 +648,16 @@ class Node:
     def _require_ingress(self) -> IngressService:
         assert self.ingress is not None
         return self.ingress
+
+
+def _subject(event: Event) -> str:
+    """What an event is and whom it came from."""
+    match event:
+        case Received(sender, message):
+            return f"{type(message).__name__} from {sender}"
+        case UnitArrived(header, sender):
+            return f"unit {header.number} of {header.stream} from {sender}"
+    return type(event).__name__
 
 
 def _to(peer: NodeId) -> Sender:

@@ -202,6 +202,7 @@ def _units(out: _Samples, status: Status) -> None:
         ("units_refused", "units_refused"),
         ("units_given_up", "units_given_up"),
         ("units_set_aside", "units_set_aside"),
+        ("messages_refused", "messages_refused"),
         ("tentative_units", "tentative_units"),
         ("tentative_rows", "tentative_rows"),
     ):

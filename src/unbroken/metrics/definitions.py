@@ -52,6 +52,7 @@ DEFINITIONS = (
     _gauge("sink_stopped", SINK, "1 if a sink has stopped at a unit that it refuses, because it was declared to."),
     _counter("units_set_aside", NODE, "Units that their sink refuses and whose rows are dead letters."),
     _counter("units_given_up", NODE, "Units that a sink may lack, where the guarantee is at most once."),
+    _counter("messages_refused", NODE, "Messages, units and questions of peers that make no sense, or are outdated."),
     # Redundancy
     _gauge("redundancy_degraded", SHARD, "1 while fewer replicas of a shard count and can be reached than are wanted."),
     _gauge(

@@ -64,6 +64,14 @@ class AnswerGate:
 
 
 @dataclass(frozen=True)
+class RefuseGate:
+    """Tell whoever asked the gate that no query of this node can have asked that."""
+
+    ticket: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Deliver:
     """Hand this unit of ``replica``'s outbox to its sink and report back by ``SinkDelivered``.
 
@@ -324,6 +332,7 @@ Instruction = (
     | DropInbox
     | DropOutbox
     | AnswerGate
+    | RefuseGate
     | Deliver
     | PollSources
     | PersistEntry

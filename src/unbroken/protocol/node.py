@@ -86,6 +86,7 @@ from unbroken.protocol.standby import Standby
 from unbroken.protocol.standing import Standing
 from unbroken.protocol.subscriptions import Subscriptions
 from unbroken.protocol.upstream import UpstreamBackup
+from unbroken.protocol.validation import Validation
 
 NEVER_MS = float("inf")
 
@@ -102,7 +103,8 @@ class NodeProtocol:
 
     Invariants: those of the parts (``check`` asserts all of them), and
     - a unit is sent, delivered or released to Spark only after the instruction that stores it;
-    - a replica that the layout does not place here is not hosted here.
+    - a replica that the layout does not place here is not hosted here;
+    - nothing that comes over the network touches any part before ``validation`` has let it pass.
     """
 
     me: NodeId
@@ -145,6 +147,7 @@ class NodeProtocol:
         self.forking = Forking(self)
         self.pace = Pace(self)
         self.calm = Calm(self)
+        self.validation = Validation(self)
         self._wake_ms: float | None = None
         self.ring = Ring(self.me, tuned.ring_period_ms, tuned.ring_misses)
         self.ring.placed(self.layout)
@@ -180,14 +183,26 @@ class NodeProtocol:
         }
 
     def handle(self, event: Event, now_ms: float) -> list[Instruction]:
-        """Take one event and say what to do."""
+        """Take one event and say what to do. What came over the network and makes no sense is refused; then nothing has
+        changed but that it is counted."""
         self.seen_ms = now_ms
-        steps = self._handlers[type(event)](event, now_ms)
+        refused = self.validation.refusal(event)
+        if refused is None:
+            steps = self._handlers[type(event)](event, now_ms)
+        else:
+            steps = self.validation.refuse(event, refused)
         wake_ms = self._wake_ms
-        if wake_ms is not None and now_ms < wake_ms and self.calm.after(event, steps):
-            if isinstance(event, GateAsked) and event.deadline_ms < wake_ms and self.replicas[event.replica].waiting:
-                self._wake_ms = event.deadline_ms
-            return steps
+        if wake_ms is not None and now_ms < wake_ms:
+            if refused is not None:
+                return steps
+            if self.calm.after(event, steps):
+                if (
+                    isinstance(event, GateAsked)
+                    and event.deadline_ms < wake_ms
+                    and self.replicas[event.replica].waiting
+                ):
+                    self._wake_ms = event.deadline_ms
+                return steps
         self._wake_ms = None
         return [*steps, *self._tick(now_ms)]
 

@@ -30,6 +30,7 @@ from unbroken.protocol.instructions import (
     PinState,
     PollSources,
     Publish,
+    RefuseGate,
     RefusePin,
     Report,
     ReportCaughtUp,
@@ -73,6 +74,7 @@ class Carrying:
             DropInbox: self._drop_inbox,
             DropOutbox: self._drop_outbox,
             AnswerGate: self._answer_gate,
+            RefuseGate: self._refuse_gate,
             Deliver: self._deliver,
             PollSources: lambda step, _: hosting.reader().poll(step),
             PersistEntry: lambda step, _: hosting.reader().persist(step),
@@ -154,6 +156,10 @@ class Carrying:
         query = self._asked.pop(step.ticket, None)
         if query is not None and query.ticket == step.ticket:
             query.answer(step.offset, step.cut)
+
+    def _refuse_gate(self, step: RefuseGate, _: Any) -> None:
+        if self._asked.pop(step.ticket, None) is not None:
+            broken(f"{self._process.name} refuses a question of its own query: {step.reason}")
 
     # --- sinks ----------------------------------------------------------------------------------------
 

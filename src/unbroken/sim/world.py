@@ -286,6 +286,8 @@ class World:
             if process.protocol is None:
                 continue
             process.protocol.check()
+            refused = process.protocol.validation.reported
+            require(not refused, f"{process.name} refuses what nodes tell each other: {refused}")
             for name, replica in process.protocol.replicas.items():
                 if name not in layout.full(name.shard) or replica.stopped is not None:
                     continue
