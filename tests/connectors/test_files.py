@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -11,9 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from unbroken.connectors import files
 from unbroken.connectors.base import Position, Rows
 from unbroken.connectors.files import UNFINISHED_MS, Files, FilesReader
+from unbroken.connectors.regular import open_regular
 from unbroken.errors import UnbrokenError
+from unbroken.protocol.setting_aside import is_passing
 
 
 class Feed:
@@ -183,17 +187,113 @@ def test_what_was_agreed_is_read_even_if_the_file_grew(feed: Feed) -> None:
     assert feed.numbers(feed.reader.read(feed.position, end)) == [1]
 
 
-def test_vanished_and_shortened_files_are_reported(feed: Feed) -> None:
-    gone, short = feed.write("gone", 1), feed.write("short", 2, 3)
-    order(gone, short)
+def settled_cut(feed: Feed) -> Position:
     feed.pulse_nothing_else()
-    end = feed.offer()
-    gone.unlink()
-    feed.write("short", 2)
-    rows = feed.reader.read(feed.position, end)
-    assert rows.table.column("n").to_pylist() == [2]
-    assert [bad.origin for bad in rows.bad] == ["gone", "short"]
-    assert "vanished" in rows.bad[0].reason and "cut short" in rows.bad[1].reason
+    return feed.offer()
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+@pytest.mark.parametrize("what", ["is not visible", "is short", "is a link", "is a pipe"])
+def test_a_file_that_a_node_sees_late_has_the_same_rows_there(tmp_path: Path, format: str, what: str) -> None:
+    """Two readers of one agreed cut: as long as one of them sees less than was agreed, it gives no rows at all."""
+    feed = Feed(tmp_path / "in", format=format)
+    feed.path.mkdir()
+    path, other = feed.path / "a", feed.path / "b"
+    for each, numbers in ((path, [1, 2]), (other, [3])):
+        if format == "parquet":
+            pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), each)
+        elif format == "csv":
+            each.write_text("n\n" + "".join(f"{n}\n" for n in numbers))
+        else:
+            feed.write(each.name, *numbers)
+    order(path, other)
+    end = settled_cut(feed)
+    first = feed.reader.read(None, end)
+    assert feed.numbers(first) == [1, 2, 3]
+    late, whole = feed.source.open(), path.read_bytes()
+    path.unlink()
+    if what == "is short":
+        path.write_bytes(whole[:-2])
+    elif what == "is a link":
+        path.symlink_to(other)
+    elif what == "is a pipe":
+        os.mkfifo(path)
+    for _ in range(5):
+        with pytest.raises(UnbrokenError, match=r"(?s)a (does not exist|has|is not).*Restore.*unbroken skip") as found:
+            late.read(None, end)
+        assert is_passing(found.value)
+    if what != "is not visible":
+        path.unlink()
+    path.write_bytes(whole)
+    again = late.read(None, end)
+    assert again.table.equals(first.table) and again.bad == first.bad == ()
+
+
+def test_missing_files_are_named_in_one_line(feed: Feed) -> None:
+    for n in range(9):
+        feed.write(f"f{n}", n)
+    end = settled_cut(feed)
+    for n in range(2, 9):
+        (feed.path / f"f{n}").unlink()
+    with pytest.raises(UnbrokenError, match="f2 does not exist, f3 does not exist, f4 does not exist and 4 more"):
+        feed.reader.read(None, end)
+
+
+@pytest.mark.parametrize("format", ["json", "parquet"])
+def test_a_file_that_is_cut_short_while_it_is_decoded_is_no_bad_file(
+    tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = Feed(tmp_path, format=format)
+    path = tmp_path / "a"
+    pq.write_table(pa.table({"n": [1]}), path) if format == "parquet" else feed.write("a", 1)
+    end = settled_cut(feed)
+
+    def cut_short(*_: object, **__: object) -> Rows:
+        os.truncate(path, 3)
+        raise ValueError("what is this")
+
+    monkeypatch.setattr(files, {"json": "parse_json_lines", "parquet": "read_parquet"}[format], cut_short)
+    with pytest.raises(UnbrokenError, match="a has 3 bytes"):
+        feed.reader.read(None, end)
+
+
+def test_a_file_without_permission_waits_and_is_then_refused_by_the_position(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node that cuts decides, and the position has the decision: a node with the permission decides the same."""
+    feed.write("a", 1)
+    feed.write("b", 2)
+
+    def denied(path: Path) -> Any:
+        if path.name == "a":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_regular(path)
+
+    monkeypatch.setattr(files, "open_regular", denied)
+    assert feed.settled() == [2]
+    start = feed.position
+    assert not feed.reader.poll(start, feed.now_ms).reachable
+    end = feed.offer(UNFINISHED_MS)
+    monkeypatch.undo()
+    for reader in (feed.reader, feed.source.open()):
+        rows = reader.read(start, json.loads(json.dumps(end)))
+        assert rows.table.num_rows == 0 and [bad.origin for bad in rows.bad] == ["a"]
+        assert "cannot be opened on the node that cuts" in rows.bad[0].reason
+
+
+def test_a_permission_that_a_node_lacks_after_the_cut_is_no_bad_file(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.write("a", 1)
+    end = settled_cut(feed)
+
+    def denied(path: Path) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(files, "open_regular", denied)
+    with pytest.raises(PermissionError) as found:
+        feed.reader.read(None, end)
+    assert is_passing(found.value)
 
 
 def test_bad_rows_name_file_and_line(feed: Feed) -> None:

@@ -121,7 +121,7 @@ def test_damaged_files_are_set_aside_and_end_nothing(tmp_path: Path) -> None:
             place = dice.randrange(len(body))
             body[place] = dice.choice([0, 1, 0x7F, 0x80, 0xFF, body[place] ^ (1 << dice.randrange(8))])
         (folder / "f").write_bytes(body)
-        found = reader._read_file("f", len(body))
+        found = reader.read(None, {{"count": 1, "files": [["f", len(body)]]}})
         rows, rejected = rows + found.table.num_rows, rejected + found.rejected
     assert rows and rejected
     print("alive")
@@ -147,7 +147,7 @@ def test_footers_that_contradict_themselves_are_set_aside_and_end_nothing(tmp_pa
 
     def read(body):
         (folder / "f").write_bytes(body)
-        return reader._read_file("f", len(body))
+        return reader.read(None, {{"count": 1, "files": [["f", len(body)]]}})
 
     found = sorted(Path({str(HISTOGRAMS)!r}).iterdir())
     assert len(found) >= 3

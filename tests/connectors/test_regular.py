@@ -13,7 +13,8 @@ import pytest
 
 from unbroken.connectors import files
 from unbroken.connectors.files import Files
-from unbroken.connectors.regular import open_regular
+from unbroken.connectors.regular import by_content, open_regular
+from unbroken.errors import UnbrokenError, Unfit
 
 DEADLINE_S = 20.0
 
@@ -52,15 +53,28 @@ def test_a_file_that_is_replaced_after_it_was_listed(source: Path, tmp_path: Pat
         path.symlink_to(tmp_path / "secret")
     else:
         os.mkfifo(path)
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(reader.read(None, end)), daemon=True)
+    found: list[Exception] = []
+
+    def read() -> None:
+        try:
+            reader.read(None, end)
+        except UnbrokenError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=read, daemon=True)
     thread.start()
     thread.join(DEADLINE_S)
-    (rows,) = found
-    assert rows.table.num_rows == 0 and len(rows.bad) == 1 and "THE-TOKEN" not in str(rows.bad)  # type: ignore[attr-defined]
+    (error,) = found
+    assert "not a regular file" in str(error) and "THE-TOKEN" not in str(error)
 
 
-@pytest.mark.parametrize("kind", [errno.EIO, errno.EMFILE, errno.ENETUNREACH, errno.ECONNRESET, errno.ENODEV])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(errno.EIO, errno.EMFILE, errno.ENETUNREACH, errno.ECONNRESET, errno.ENODEV),
+        *(errno.EACCES, errno.EPERM, errno.EBADMSG),
+    ],
+)
 def test_trouble_of_the_disk_is_no_bad_file(source: Path, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
     """One node may have it and another not: they would not agree on what the file holds."""
     reader = Files(source, format="json", schema="a long", settle_ms=0).open()
@@ -75,6 +89,19 @@ def test_trouble_of_the_disk_is_no_bad_file(source: Path, monkeypatch: pytest.Mo
         reader.read(None, end)
     monkeypatch.undo()
     assert reader.read(None, end).table.to_pylist() == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("error", "of_bytes"),
+    [
+        *((OSError("Couldn't deserialize thrift"), True), (OSError(errno.EINVAL, "seek"), True), (Unfit("no"), True)),
+        *((pa.ArrowInvalid("no footer"), True), (ValueError("x"), True), (OSError(errno.EIO, "read"), False)),
+        *((OSError(errno.EBADMSG, "read"), False), (OSError(errno.EREMOTEIO, "read"), False)),
+        *((MemoryError(), False), (pa.ArrowMemoryError(), False), (UnbrokenError("away"), False)),
+    ],
+)
+def test_only_a_function_of_the_bytes_makes_a_bad_file(error: Exception, of_bytes: bool) -> None:
+    assert by_content(error) == of_bytes
 
 
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from unbroken.connectors.base import BadRow, Cut, Position, Rows, SourceConnector, SourceReader
 from unbroken.connectors.budget import DECODED_FACTOR, DecodeBudget, first_line
@@ -15,7 +16,7 @@ from unbroken.connectors.csvparse import csv_can_hold, parse_csv
 from unbroken.connectors.elements import elements
 from unbroken.connectors.location import elsewhere, local_path
 from unbroken.connectors.parquet_rows import decoded_estimate, read_parquet
-from unbroken.connectors.regular import PASSING, open_regular
+from unbroken.connectors.regular import by_content, open_regular
 from unbroken.connectors.rowparse import parse_json_lines
 from unbroken.errors import UnbrokenError
 from unbroken.numbers import number_problems
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "csv", "parquet")
 UNFINISHED_MS = 60_000
-"""A Parquet file that has had no footer for this long will not get one; it is taken and reported as bad."""
+"""A Parquet file that has had no footer for this long will not get one, and a file that this process has had no
+permission to open for this long stays like that; both are taken, and reported as bad."""
+
+NAMED = 3
+"""Files that a report about missing ones names; it is one line."""
 
 _PARQUET_END = b"PAR1"
 
@@ -39,6 +44,10 @@ class Files(SourceConnector):
     never set; another node that takes over, or a restarted one, watches it anew. Writers that pause longer than that
     should write under an ignored name and rename. Files must not be changed afterwards: a file with another size or
     modification time is another file and read from its beginning.
+
+    A file must stay until every ingress node has read it. While a node does not see a file that was taken, or sees
+    less of it, the rows of that pulse wait, and it is reported; other sources continue. If the file is gone for good,
+    an operator restores it or skips the rows.
 
     Parameters
     ----------
@@ -110,13 +119,20 @@ class Files(SourceConnector):
 @dataclass(frozen=True)
 class _Seen:
     """A file as a listing showed it; ``since_ms`` is when the first poll saw it like this, by a clock that is never
-    set: neither the clock of the machine nor the times of the file say how long ago it was written."""
+    set: neither the clock of the machine nor the times of the file say how long ago it was written. ``refused`` is why
+    its rows are not taken."""
 
     name: str
     size: int
     mtime_ns: int
     ctime_ns: int
     since_ms: float
+    refused: str = ""
+
+    @property
+    def agreed(self) -> list[str | int]:
+        """The file as a position names it."""
+        return [self.name, self.size, *([self.refused] if self.refused else [])]
 
     @property
     def order(self) -> tuple[int, str]:
@@ -126,10 +142,20 @@ class _Seen:
         return (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
 
 
+@dataclass(frozen=True)
+class _Agreed:
+    """A file as a position names it: how many of its bytes are read, or why none are."""
+
+    name: str
+    size: int
+    refused: str = ""
+
+
 class FilesReader(SourceReader):
     """Lists the directory to cut pulses; reads the files that a pulse names.
 
-    The position is ``{"ctime_ns", "name", "count", "files": [[name, size], ...]}``. Its first part is a
+    The position is ``{"ctime_ns", "name", "count", "files": [[name, size], ...]}``; a file whose rows are not taken
+    has the reason as a third element, so that all nodes leave it out alike. The first part of a position is a
     watermark: files up to it, in the order of (time of status change, name), are taken. ``count`` is how many
     that were, and ``files`` are those of the pulse that ends here, so its size does not grow with the directory.
 
@@ -139,6 +165,10 @@ class FilesReader(SourceReader):
     modification time. The watermark alone decides only for a reader that takes over.
 
     A settled file never waits behind one that appeared later: files settle in the order of their last change.
+
+    The rows of a file are a function of its agreed bytes, or of the position. What only this node may see (a file that
+    does not exist here yet, or is shorter, as with caches of a network file system; a permission; a disk) is raised as
+    passing trouble: another node may have made rows of the same file.
 
     The source is not reachable while the directory cannot be found, nor while all it has is files that have yet to
     settle: they may have rows of any time.
@@ -169,20 +199,22 @@ class FilesReader(SourceReader):
         }
         chosen = self._choose(seen_ms)
         if not chosen:
-            return Cut(start, reachable=not self._waiting, why="all it has is files that are still being written")
+            return Cut(start, reachable=not self._waiting, why="all it has is files that are not ready to be read")
         mark = max((start["ctime_ns"], start["name"]), chosen[-1].order)
         end = {
             "ctime_ns": mark[0],
             "name": mark[1],
             "count": start["count"] + len(chosen),
-            "files": [[seen.name, seen.size] for seen in chosen],
+            "files": [seen.agreed for seen in chosen],
         }
         self._offer = (end, chosen)
         return Cut(end)
 
     def read(self, start: Position | None, end: Position) -> Rows:
-        files = () if start is not None and start["count"] == end["count"] else end["files"]
-        return Rows.joined(self._arrow, (self._read_file(str(name), int(size)) for name, size in files))
+        named = () if start is not None and start["count"] == end["count"] else end["files"]
+        files = [_Agreed(*each) for each in named]
+        self._require_visible(files)
+        return Rows.joined(self._arrow, (self._read_file(file) for file in files))
 
     def _catch_up(self, position: Position | None, listed: dict[str, _Seen]) -> None:
         """Make ``_taken`` what is taken at ``position``."""
@@ -210,12 +242,13 @@ class FilesReader(SourceReader):
         for seen in sorted(self._waiting.values(), key=lambda seen: seen.order):
             if len(chosen) >= self._source.max_files_per_pulse:
                 break
-            if not self._complete(seen, seen_ms):
+            ready = self._ready(seen, seen_ms)
+            if ready is None:
                 continue
             weight = self._weight(seen)
             if chosen and size + weight > self._source.max_bytes_per_pulse:
                 break
-            chosen.append(seen)
+            chosen.append(ready)
             size += weight
         return chosen
 
@@ -225,18 +258,20 @@ class FilesReader(SourceReader):
             return seen.size
         return max(seen.size, decoded_estimate(self._source.path / seen.name, self._arrow))
 
-    def _complete(self, seen: _Seen, seen_ms: float) -> bool:
+    def _ready(self, seen: _Seen, seen_ms: float) -> _Seen | None:
+        """The file as it is to be agreed; None while it has to wait."""
         age_ms = seen_ms - seen.since_ms
         if age_ms < self._source.settle_ms or age_ms == 0:
-            return False
-        if self._source.format != "parquet" or age_ms >= UNFINISHED_MS:
-            return True
+            return None
         try:
             with open_regular(self._source.path / seen.name) as file:
-                file.seek(-len(_PARQUET_END), os.SEEK_END)
-                return file.read() == _PARQUET_END
+                needs_end = self._source.format == "parquet" and age_ms < UNFINISHED_MS
+                return seen if not needs_end or _has_end(file) else None
+        except PermissionError as error:
+            refused = f"the file cannot be opened on the node that cuts the pulses: {first_line(error)}"
+            return replace(seen, refused=refused) if age_ms >= UNFINISHED_MS else None
         except (OSError, ValueError):
-            return False
+            return None
 
     def _list(self, seen_ms: float) -> dict[str, _Seen] | None:
         """The files in the directory; None if there is none. It may appear later, as its files do.
@@ -265,34 +300,65 @@ class FilesReader(SourceReader):
             ) from error
         return listed
 
-    def _read_file(self, name: str, size: int) -> Rows:
-        """The rows of a file; one that cannot be decoded is one bad row, the same on all ingress nodes."""
-        try:
-            return self._decoded(name, size)
-        except FileNotFoundError:
-            return self._bad_file(name, "the file vanished before it was read")
-        except Exception as error:
-            if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in PASSING):
-                raise  # other nodes may be able to read it, and this one later
-            return self._bad_file(name, f"the file cannot be read: {first_line(error)}")
+    def _require_visible(self, files: list[_Agreed]) -> None:
+        """Raise if this node does not see all that was agreed; before a file is read, as attempts may be many."""
+        missing = [found for file in files if not file.refused and (found := self._missing(file)) is not None]
+        if missing:
+            raise _not_visible(self._source.path, missing)
 
-    def _decoded(self, name: str, size: int) -> Rows:
-        path = self._source.path / name
-        budget = DecodeBudget(max(self._source.max_decoded_bytes, DECODED_FACTOR * size))
-        with open_regular(path) as file:
-            if self._source.format == "parquet":
-                found = os.fstat(file.fileno()).st_size
-                if found != size:
-                    raise ValueError(f"it has {found} bytes, {size} were agreed")
-                return read_parquet(file, name, self._arrow, budget)
-            data = file.read(size)
+    def _missing(self, file: _Agreed) -> str | None:
+        try:
+            found = os.stat(self._source.path / file.name, follow_symlinks=False)
+        except FileNotFoundError:
+            return f"{file.name} does not exist"
+        return self._differs(file, found)
+
+    def _differs(self, file: _Agreed, found: os.stat_result) -> str | None:
+        """How a file is not what was agreed, by its status. Text may have grown: its agreed bytes are read."""
+        if not stat.S_ISREG(found.st_mode):
+            return f"{file.name} is not a regular file"
+        if found.st_size < file.size or (found.st_size > file.size and self._source.format == "parquet"):
+            return f"{file.name} has {found.st_size} bytes, {file.size} were agreed"
+        return None
+
+    def _read_file(self, file: _Agreed) -> Rows:
+        """The rows of a file; one that cannot be decoded is one bad row, the same on all ingress nodes."""
+        if file.refused:
+            return self._bad_file(file.name, file.refused)
+        with self._opened(file) as opened:
+            try:
+                return self._decoded(opened, file)
+            except Exception as error:
+                if not by_content(error):
+                    raise
+                # What was decoded may have been cut short while it was.
+                self._require_unchanged(file, os.fstat(opened.fileno()))
+                return self._bad_file(file.name, f"the file cannot be read: {first_line(error)}")
+
+    def _opened(self, file: _Agreed) -> BinaryIO:
+        try:
+            return open_regular(self._source.path / file.name)
+        except FileNotFoundError as error:
+            raise _not_visible(self._source.path, [f"{file.name} does not exist"]) from error
+        except ValueError as error:
+            raise _not_visible(self._source.path, [f"{file.name} is not a regular file"]) from error
+
+    def _require_unchanged(self, file: _Agreed, found: os.stat_result) -> None:
+        differs = self._differs(file, found)
+        if differs is not None:
+            raise _not_visible(self._source.path, [differs])
+
+    def _decoded(self, opened: BinaryIO, file: _Agreed) -> Rows:
+        budget = DecodeBudget(max(self._source.max_decoded_bytes, DECODED_FACTOR * file.size))
+        self._require_unchanged(file, os.fstat(opened.fileno()))
+        if self._source.format == "parquet":
+            return read_parquet(opened, file.name, self._arrow, budget)
+        data = opened.read(file.size)
+        if len(data) < file.size:
+            raise _not_visible(self._source.path, [f"{file.name} has {len(data)} bytes, {file.size} were agreed"])
         decoded = len(data) + elements(self._arrow).bytes_of(data)  # CSV has no elements.
         budget.require_lines(data.count(b"\n") + 1, decoded, self._arrow, "the file")
-        lines = self._parse(data, name)
-        if len(data) == size:
-            return lines
-        short = BadRow(name, f"the file has {len(data)} bytes, {size} were agreed; it was cut short", name)
-        return Rows.joined(self._arrow, (lines, Rows(self._arrow.empty_table(), (short,))))
+        return self._parse(data, file.name)
 
     def _parse(self, data: bytes, name: str) -> Rows:
         limit = self._source.max_line_bytes
@@ -302,3 +368,16 @@ class FilesReader(SourceReader):
 
     def _bad_file(self, name: str, reason: str) -> Rows:
         return Rows(self._arrow.empty_table(), (BadRow(name, reason, name),))
+
+
+def _has_end(file: BinaryIO) -> bool:
+    file.seek(-len(_PARQUET_END), os.SEEK_END)
+    return file.read() == _PARQUET_END
+
+
+def _not_visible(path: Path, missing: list[str]) -> UnbrokenError:
+    more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    return UnbrokenError(
+        f"Files that were agreed cannot be read in {path}: {', '.join(missing[:NAMED])}{more}. "
+        "Restore them, or set their rows aside with `unbroken skip`."
+    )

@@ -8,15 +8,23 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-PASSING = frozenset(
-    {
-        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.ENOMEM),
-        *(errno.EMFILE, errno.ENFILE, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN),
-        *(errno.ENETUNREACH, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE, errno.ESHUTDOWN),
-        *(errno.ENODEV, errno.ENOLINK, errno.EBUSY, errno.ENOBUFS, errno.ENOLCK),
-    }
-)
-"""What a disk or a network file system reports that may be able to read the file later."""
+from unbroken.errors import UnbrokenError, Unfit
+
+_OF_WRONG_PLACES = frozenset({errno.EINVAL, errno.EOVERFLOW})
+"""What a system says of a seek or a read beyond what a file can have, as a damaged file asks for."""
+
+
+def by_content(error: Exception) -> bool:
+    """Whether a failure to decode a file that is open is a function of its bytes, and so the same on every node.
+
+    An error of the system is not, except that of a place which the bytes name: it is of this node, its disk or its
+    network. Arrow reports damaged files as OSError, too, but without a number.
+    """
+    if isinstance(error, OSError):
+        return error.errno is None or error.errno in _OF_WRONG_PLACES
+    if isinstance(error, UnbrokenError):
+        return isinstance(error, Unfit)
+    return not isinstance(error, MemoryError)
 
 
 def open_regular(path: Path) -> BinaryIO:

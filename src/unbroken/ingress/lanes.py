@@ -247,8 +247,10 @@ class Lane(ABC):
 
     def _nothing(self, why: str) -> Rows:
         step = self.steps[0]
-        origin = f"pulse {step.pulse}, positions {step.start!r} to {step.end!r}"[:LONGEST_ORIGIN]
-        return Rows(self._schema.empty_table(), (BadRow("", f"all rows of a pulse are set aside: {why}", origin),))
+        positions = f"positions {step.start!r} to {step.end!r}"
+        # In the place of the rows, too, which has room for more: those of a source of many files are long.
+        bad = BadRow(positions, f"all rows of a pulse are set aside: {why}", f"pulse {step.pulse}, {positions}")
+        return Rows(self._schema.empty_table(), (bad,))
 
     def _come(self, future: Future[T], deadline: Deadline) -> bool:
         """Whether an answer is there; one that was not there in time is not waited for again."""
@@ -265,8 +267,6 @@ class Lane(ABC):
 
 
 SKIPPED = "an operator has skipped them"
-LONGEST_ORIGIN = 2_000
-"""Characters of the positions in a dead letter: those of a source of many files are long."""
 
 
 class PulseLane(Lane):
