@@ -14,7 +14,7 @@ import pytest
 from unbroken.cluster import delivery
 from unbroken.cluster.delivery import SinkWorkers
 from unbroken.connectors.base import SinkConnector, SinkWriter
-from unbroken.connectors.call import Call, Unit
+from unbroken.connectors.call import Call, CallWriter, Unit
 from unbroken.connectors.deadletter import DeadLetters
 from unbroken.errors import UnbrokenError, Unfit
 from unbroken.protocol.events import Event, SinkDelivered, SinkFailed, SinkRefused
@@ -29,6 +29,15 @@ TABLE = pa.table({"n": [1, 2]})
 DEADLINE_S = 20.0
 
 
+class PanicException(BaseException):
+    """As pyo3 raises it for a panic in Rust."""
+
+
+class Wild(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no message")
+
+
 class Bench:
     """Workers with one stream, a store of units, and a function that fails as often as it is told to."""
 
@@ -36,7 +45,7 @@ class Bench:
         self.events: queue.Queue[Event] = queue.Queue()
         self.units: dict[int, pa.Buffer] = {}
         self.calls: list[int] = []
-        self.failures: list[Exception] = []
+        self.failures: list[BaseException] = []
         self.directory = directory
         self.letters = DeadLetters(directory / "letters" / "run")
         self.open()
@@ -118,10 +127,14 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize(
     "failure",
-    [OverflowError("date value out of range"), pa.ArrowInvalid("no"), Unfit("never"), KeyError("x"), RecursionError()],
-    ids=repr,
+    [
+        *(OverflowError("date value out of range"), pa.ArrowInvalid("no"), Unfit("never"), KeyError("x")),
+        *(RecursionError(), SystemExit(1), PanicException("rust panicked"), KeyboardInterrupt(), GeneratorExit()),
+        Wild(),
+    ],
+    ids=lambda failure: type(failure).__name__,
 )
-def test_a_unit_that_a_sink_refuses_goes_to_its_dead_letters(bench: Bench, failure: Exception) -> None:
+def test_a_unit_that_a_sink_refuses_goes_to_its_dead_letters(bench: Bench, failure: BaseException) -> None:
     bench.failures = [failure] * delivery.REFUSALS
     refused = bench.deliver(7, once=False)
     assert isinstance(refused, SinkRefused) and (refused.stream, refused.number, refused.stops) == (STREAM, 7, False)
@@ -140,6 +153,29 @@ def test_a_unit_is_never_set_aside_because_the_sink_is_unavailable(bench: Bench,
     bench.failures = [failure] * (3 * delivery.REFUSALS)
     assert bench.deliver(1, once=False) == SinkDelivered(STREAM, 1)
     assert not bench.letters.directory.exists()
+
+
+class Opens(Call):
+    """A sink that cannot be opened at first, and cannot be closed."""
+
+    def __init__(self, bench: Bench, failures: list[BaseException]) -> None:
+        super().__init__(bench.take)
+        self.failures = failures
+
+    def open(self, flow_dir: Path) -> CallWriter:
+        if self.failures:
+            raise self.failures.pop(0)
+        writer = super().open(flow_dir)
+        writer.close = lambda: exec("raise SystemExit(2)")  # type: ignore[method-assign]
+        return writer
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("failure", [SystemExit(1), PanicException("rust panicked"), OSError("away")], ids=repr)
+def test_a_sink_that_cannot_be_opened_is_opened_later(bench: Bench, failure: BaseException) -> None:
+    bench.workers.close()
+    bench.open(Opens(bench, [failure, failure]))
+    assert bench.deliver(1, once=False) == SinkDelivered(STREAM, 1)
 
 
 def test_only_the_same_failure_counts(bench: Bench) -> None:

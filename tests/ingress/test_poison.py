@@ -102,12 +102,20 @@ def numbers(node: FakeNode, source: str, unit: int) -> list[int]:
     return table.column("n").to_pylist()  # type: ignore[no-any-return]
 
 
+class PanicException(BaseException):
+    """As pyo3 raises it for a panic in Rust."""
+
+
 POISONS: dict[str, Callable[[], BaseException]] = {
     "decimal": lambda: decimal.InvalidOperation([decimal.ConversionSyntax]),
     "depth": lambda: RecursionError("maximum recursion depth exceeded"),
     "overflow": lambda: OverflowError("date value out of range"),
     "arrow": lambda: pa.ArrowInvalid("not what it says"),
     "key": lambda: KeyError("user"),
+    "exit": lambda: SystemExit(1),
+    "panic": lambda: PanicException("index out of bounds"),
+    "interrupt": KeyboardInterrupt,
+    "generator": GeneratorExit,
 }
 
 
@@ -152,6 +160,29 @@ def test_two_nodes_and_a_restart_make_the_same_units(tmp_path: Path) -> None:
             for unit in range(1, 5):
                 assert numbers(node, source, unit) == numbers(first, source, unit)
         node.service.close()
+
+
+@pytest.mark.parametrize("kind", ["exit", "panic", "key"])
+def test_a_source_that_cannot_be_asked_is_asked_again(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [3]
+    real = ScriptedReader.poll
+
+    def poll(self: ScriptedReader, position: Position | None, now_ms: int) -> Cut:
+        if left[0]:
+            left[0] -= 1
+            raise POISONS[kind]()
+        return real(self, position, now_ms)
+
+    monkeypatch.setattr(ScriptedReader, "poll", poll)
+    node = begin(tmp_path / "node", lambda start, end: None)
+    for pulse in range(1, 7):
+        node.pulse(pulse)
+    wait_until(lambda: node.made("bad") == node.made("good") == 6, DEADLINE_S, lambda: str(node.story))
+    assert any(numbers(node, "bad", unit) for unit in range(1, 7)) and not letters(node)
+    assert node.service is not None
+    node.service.close()
 
 
 def test_a_passing_failure_is_never_set_aside(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.ingress import InSync, ProposeInSync
 from unbroken.protocol.layout import Layout
 from unbroken.security.sealing import ForgedDocument
+from unbroken.threads import LastingThread
 
 log = logging.getLogger(__name__)
 
@@ -141,8 +142,8 @@ class Coordination:
         self._closed = threading.Event()
         self._changed = threading.Event()
         self._threads = [
-            threading.Thread(target=self._work, name="zookeeper-jobs", daemon=True),
-            threading.Thread(target=self._candidate, name="controller", daemon=True),
+            LastingThread(self._work, "zookeeper-jobs"),
+            LastingThread(self._candidate, "controller"),
         ]
 
     @property
@@ -465,7 +466,7 @@ class Coordination:
                 except UnbrokenError as error:
                     log.error("%s", error)
                     break
-                except Exception:
+                except BaseException:
                     log.exception("a change in ZooKeeper failed")
                     break
 
@@ -478,7 +479,7 @@ class Coordination:
             except (KazooException, KazooTimeoutError) as error:
                 if not self._closed.is_set():
                     log.warning("election interrupted: %s", type(error).__name__)
-            except Exception:
+            except BaseException:  # it asks sinks, which may be a user's code
                 if not self._closed.is_set():
                     log.exception("the controller failed")
             self._closed.wait(RETRY_S)

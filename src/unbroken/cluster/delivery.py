@@ -21,6 +21,7 @@ from unbroken.protocol.instructions import Deliver
 from unbroken.protocol.setting_aside import Attempts, is_passing, reason_of
 from unbroken.protocol.units import UnitHeader
 from unbroken.secret import masked
+from unbroken.threads import LastingThread
 from unbroken.transport.store import decode_unit
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class SinkWorkers:
             self._markers[stream] = flow_dir / STOPPED / f"{str(stream).replace('>', '-to-')}.json"
             self._recall(stream)
         arguments = (stream, connector, flow_dir, waiting)
-        thread = threading.Thread(target=self._work, args=arguments, name=f"sink-{stream}", daemon=True)
+        thread = LastingThread(self._work, f"sink-{stream}", arguments)
         self._threads.append(thread)
         thread.start()
 
@@ -116,7 +117,10 @@ class SinkWorkers:
             return
         while (job := waiting.get()) is not None:
             self._deliver(writer, job)
-        writer.close()
+        try:
+            writer.close()
+        except BaseException:
+            log.exception("the sink of %s did not close cleanly", stream)
 
     def _opened(
         self, stream: StreamId, connector: SinkConnector, flow_dir: Path, waiting: queue.Queue[Deliver | None]
@@ -127,7 +131,7 @@ class SinkWorkers:
             self._began_s[stream] = time.monotonic()
             try:
                 writer = connector.open(flow_dir)
-            except Exception as error:
+            except BaseException as error:
                 reason = reason_of(error)
             else:
                 if failing:
@@ -158,7 +162,7 @@ class SinkWorkers:
                 if failure is None:
                     self._post(SinkDelivered(header.stream, header.number, written))
                     return
-                reason = f"{type(failure).__name__}: {failure}"
+                reason = _said(failure)
                 if not header.stable:
                     # A stable unit will take its place, and must not wait behind it.
                     log.warning("a tentative unit of %s is left out: %s", header.stream, reason)
@@ -175,14 +179,16 @@ class SinkWorkers:
             log.warning("unit %d of %s not delivered, trying again: %s", header.number, header.stream, reason)
             self._closed.wait(RETRY_S)
 
-    def _hand_over(self, writer: SinkWriter, header: UnitHeader, table: pa.Table) -> tuple[bool, Exception | None]:
-        """Give a unit to its sink: whether that wrote it, and how the sink failed, None if it has the unit. A sink may
-        be a user's code."""
+    def _hand_over(self, writer: SinkWriter, header: UnitHeader, table: pa.Table) -> tuple[bool, BaseException | None]:
+        """Give a unit to its sink: whether that wrote it, and how the sink failed, None if it has the unit.
+
+        A sink may be a user's code, and use native libraries whose panics are no `Exception`.
+        """
         stream = header.stream.home
         self._began_s[stream] = time.monotonic()
         try:
             written = writer.deliver(header, table) if header.stable else writer.deliver_tentative(header, table)
-        except Exception as error:
+        except BaseException as error:
             return False, error
         finally:
             self._began_s.pop(stream, None)
@@ -211,7 +217,7 @@ class SinkWorkers:
             _, failure = self._hand_over(writer, header, empty)
             if failure is None or not is_passing(failure):
                 return
-            log.warning("unit %d of %s, without rows, not delivered: %s", header.number, header.stream, failure)
+            log.warning("unit %d of %s, without rows, not delivered: %s", header.number, header.stream, _said(failure))
             self._closed.wait(RETRY_S)
 
     def _remember(self, marker: Path, number: int, reason: str) -> None:
@@ -234,3 +240,11 @@ class SinkWorkers:
         except (OSError, ValueError, KeyError, TypeError) as error:
             number, reason = 1, f"{marker} cannot be read ({error}). {STAYS}"
         self._post(SinkRefused(stream, number, reason, stops=True))
+
+
+def _said(failure: BaseException) -> str:
+    """The class of a failure and its message; a user's class may fail to make one."""
+    try:
+        return f"{type(failure).__name__}: {failure}"
+    except BaseException:
+        return type(failure).__name__

@@ -36,6 +36,8 @@ from unbroken.protocol.skipping import Wish, is_wish
 if TYPE_CHECKING:
     from unbroken.cluster.node import Node
 
+from unbroken.threads import LastingThread
+
 log = logging.getLogger(__name__)
 
 JOB_LIMIT = 10_000
@@ -116,7 +118,7 @@ class IngressService:
         )
         self._jobs: Jobs[Callable[[], None] | None] = Jobs(JOB_LIMIT, self._overflow)
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="ingress", daemon=True)
+        self._thread = LastingThread(self._work, "ingress")
         self._ledgers = self.feeder.ledgers()
         self._pending: dict[tuple[str, str, int], Future[None]] = {}
         self._lock = threading.Lock()
@@ -227,7 +229,7 @@ class IngressService:
             self._began_s = time.monotonic()
             try:
                 return job()
-            except Exception as error:
+            except BaseException as error:
                 if isinstance(error, OSError) and error.errno in FULL:
                     return self._node.cannot_keep(error)
                 reason = reason_of(error)
@@ -289,7 +291,7 @@ class IngressService:
         """Cut a pulse in any case: the protocol asks for no other one before it has this one."""
         try:
             self._poll(step)
-        except Exception as error:
+        except BaseException as error:
             log.exception("sources cannot be cut")
             self._node.tell(f"sources cannot be cut on {self._node.name}, a pulse has no rows: {reason_of(error)}")
             self._poll(replace(step, paused=True))

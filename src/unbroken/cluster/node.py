@@ -356,6 +356,11 @@ class Node:
         self.tell(sentence)
         self.stop()
 
+    def thread_failed(self, thread: str, reason: str) -> None:
+        """A thread that this node needs has ended; without it the node would do only a part of its work."""
+        if not self.stopping:
+            self.fail(f"thread {thread} of {self.name} has failed ({reason}); the node ends, others go on")
+
     def cannot_keep(self, error: OSError) -> None:
         """The disk does not take what a part of the ingress has to keep."""
         self.fail(f"the ingress on {self.name} cannot write to its disk ({error}); the node ends, others go on")

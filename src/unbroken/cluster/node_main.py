@@ -57,6 +57,7 @@ from unbroken.spark.executors import check_executors
 from unbroken.spark.master import is_local
 from unbroken.spark.session import start_session
 from unbroken.spark.snapshots import SnapshotStore
+from unbroken.threads import failure_hook
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -108,7 +109,7 @@ def run_node(
     directory = (options.directory or Path(".unbroken") / flow.name / options.name).resolve()
     dirs = ReplicaDirs(directory)
     disk = dirs.identity()
-    threading.excepthook = _log_thread_failure
+    threading.excepthook = failure_hook(lambda _name, _reason: None)
     declared = Declared.of(flow)
     flow.settings = _settings(flow, options)
     topology = build_topology(flow)
@@ -131,6 +132,7 @@ def run_node(
     _refuse_other_run(client, flow, first, dirs, options.name)
     log.info("Spark is up and the flow is analysed after %.1f s", time.monotonic() - started)
     node = Node(options.name, flow, programs, dirs, options.token, options.host, options.port)
+    threading.excepthook = failure_hook(node.thread_failed)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
     if begun is not None:
@@ -318,14 +320,6 @@ def _leave(failure: str) -> NoReturn:
         log.critical("%s", failure)
     logging.shutdown()
     os._exit(1 if failure else 0)
-
-
-def _log_thread_failure(failure: threading.ExceptHookArgs) -> None:
-    name = "a thread" if failure.thread is None else f"thread {failure.thread.name}"
-    error = failure.exc_value
-    # SystemExit ends a thread on purpose; Python's own hook is silent about it, too.
-    if error is not None and not isinstance(error, SystemExit):
-        log.error("%s failed: %s: %s", name, type(error).__name__, error, exc_info=error)
 
 
 def _metrics_server(node: Node, flow: Dataflow, options: NodeOptions) -> MetricsServer | None:

@@ -40,6 +40,7 @@ from unbroken.connectors.kafka_calls import Place
 from unbroken.connectors.kafka_client import KafkaError, Options, client, is_topic, reason, server_list
 from unbroken.protocol.ids import NodeId, ShardId
 from unbroken.protocol.orders import Order, OrderRefused
+from unbroken.threads import LastingThread
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ class KafkaOrderLog(OrderLog):
             self._topics = Topics(self._place, replication)
             self._producer = self._new_producer()
             consumer = self._place.consumer(READER | {"error_cb": self._noticed})
-        self._thread = threading.Thread(target=self._read, args=(consumer,), name="orders", daemon=True)
+        self._thread = LastingThread(self._read, "orders", (consumer,))
         self._thread.start()
 
     def follow(self, shard: ShardId, after: int) -> None:
@@ -413,7 +414,7 @@ class KafkaOrderLog(OrderLog):
                 return
             except KafkaError as error:
                 followed.trouble = str(error)
-            except Exception as error:
+            except BaseException as error:
                 followed.trouble = f"{followed.topic} cannot be opened: {error!r}"
             if followed.trouble != told:
                 log.warning("%s; trying again", followed.trouble)

@@ -50,6 +50,7 @@ from unbroken.cluster.order_log import (
 )
 from unbroken.protocol.ids import NodeId, ShardId
 from unbroken.protocol.orders import Order, OrderRefused
+from unbroken.threads import LastingThread
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class _Shard:
         """Set when the head may be another than the one that is known."""
         self._wake = threading.Event()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"orders-{delivery.shard}", daemon=True)
+        self._thread = LastingThread(self._run, f"orders-{delivery.shard}")
 
     def start(self) -> None:
         self._thread.start()

@@ -13,6 +13,7 @@ from unbroken.protocol.events import QueryFailed
 from unbroken.protocol.ids import ReplicaId
 from unbroken.spark.life import SparkLife
 from unbroken.spark.runner import QueryRunner, Surroundings, root_cause
+from unbroken.threads import LastingThread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,8 +64,8 @@ class Queries:
         self._watched: set[ReplicaId] = set()
         self.runners: dict[ReplicaId, QueryRunner] = {}
         self._threads = [
-            threading.Thread(target=self._start_wanted, name="start-queries", daemon=True),
-            threading.Thread(target=self._watch, name="watch-queries", daemon=True),
+            LastingThread(self._start_wanted, "start-queries"),
+            LastingThread(self._watch, "watch-queries"),
         ]
 
     def open(self) -> None:
@@ -117,9 +118,9 @@ class Queries:
                     replica, self._node.programs.code(replica.shard), self.around
                 )
                 runner.start()
-            except Exception as error:
+            except BaseException as error:  # it may be a user's code
                 log.exception("the query of %s cannot be started", replica)
-                self._node.post(QueryFailed(replica, root_cause(str(error))))
+                self._node.post(QueryFailed(replica, root_cause(str(error) or type(error).__name__)))
                 continue
             self.runners[replica] = runner
             if not self._node.hosts(replica):
@@ -148,7 +149,7 @@ class Queries:
                 for change in self._life.changes():
                     self._node.tell(f"{self._node.name} {change}")
                 self._look()
-            except Exception:
+            except BaseException:
                 log.exception("the queries cannot be looked at")
 
     def _look(self) -> None:
@@ -168,7 +169,7 @@ class Queries:
         try:
             if runner is not None:
                 runner.stop()
-        except Exception as error:
+        except BaseException as error:
             log.info("the query of %s did not stop cleanly: %s", replica, error)
         if then is not None:
             self.runners.pop(replica, None)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import TYPE_CHECKING
 
 from unbroken.protocol.retirement import Retirement
+from unbroken.threads import LastingThread
 
 if TYPE_CHECKING:
     from unbroken.cluster.node import Node
@@ -24,7 +24,7 @@ class Retiring:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._retirement = Retirement(node.name)
-        self._thread = threading.Thread(target=self._work, name="retired-replicas", daemon=True)
+        self._thread = LastingThread(self._work, "retired-replicas")
 
     def start(self) -> None:
         self._thread.start()
@@ -45,3 +45,5 @@ class Retiring:
                 self.look(time.monotonic())
             except OSError as error:
                 log.warning("what was put aside cannot be removed: %s", error)
+            except Exception:
+                log.exception("what was put aside cannot be removed")

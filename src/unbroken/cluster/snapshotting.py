@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING
 
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.events import SnapshotTaken
 from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.setting_aside import reason_of
 from unbroken.spark.snapshots import SnapshotStore
+from unbroken.threads import LastingThread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ class Snapshots:
         self._store = store
         self._every_s = every_s
         self._told = ""
-        self._thread = threading.Thread(target=self._work, name="snapshots", daemon=True)
+        self._thread = LastingThread(self._work, "snapshots")
 
     def start(self) -> None:
         self._thread.start()
@@ -58,17 +59,22 @@ class Snapshots:
 
     def _work(self) -> None:
         for shard in self._shards():
-            self._announce(shard)
+            try:
+                self._announce(shard)
+            except BaseException as error:
+                # Then more is kept than necessary, until the next snapshot.
+                log.warning("earlier snapshots of %s cannot be found: %s", shard, reason_of(error))
         while not self._node.wait_for_stop(self._every_s):
             for shard in self._shards():
                 try:
                     self._save(shard)
                     self._told = ""
-                except Exception as error:
-                    log.warning("no snapshot of %s: %s", shard, error)
-                    if self._told != str(error):
-                        self._told = str(error)
-                        self._node.tell(f"no snapshot of {shard} could be made, trying again: {error}")
+                except BaseException as error:
+                    reason = reason_of(error)
+                    log.warning("no snapshot of %s: %s", shard, reason)
+                    if self._told != reason:
+                        self._told = reason
+                        self._node.tell(f"no snapshot of {shard} could be made, trying again: {reason}")
 
     def _shards(self) -> list[ShardId]:
         """Those that this node is to look after."""

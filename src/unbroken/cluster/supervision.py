@@ -12,6 +12,8 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 
+from unbroken.threads import LastingThread
+
 log = logging.getLogger(__name__)
 
 STUCK_S = 30.0
@@ -49,7 +51,7 @@ class Supervision:
         self._beat_s = int(watchdog_us) / 2e6 if watchdog_us.isdigit() and int(watchdog_us) else BEAT_S
         self._told = ""
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="supervision", daemon=True)
+        self._thread = LastingThread(self._run, "supervision")
 
     def ready(self) -> None:
         """The node is a member of its flow; from here on it is said how it is."""

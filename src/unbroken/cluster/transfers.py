@@ -140,7 +140,7 @@ class Transfers:
             if step.admission is not None:
                 facts["admission"] = asdict(step.admission)
             future.set_result(Pinned(self.pins.seal(pin_id, facts), target))
-        except Exception as error:
+        except BaseException as error:
             self.pins.release(pin_id)
             log.warning("%s cannot be pinned: %s", step.replica, error)
             future.set_exception(PinError(f"{self._node.name} cannot pin {step.replica}: {error}"))
@@ -183,7 +183,7 @@ class Transfers:
             if not stop.is_set():
                 log.warning("the state of %s did not come from %s: %s", step.replica, step.donor, error)
                 self._node.post(FetchFailed(step.replica, step.donor, str(error)))
-        except Exception as error:
+        except BaseException as error:
             log.exception("the state of %s cannot be fetched", step.replica)
             self._node.post(FetchFailed(step.replica, step.donor, f"{type(error).__name__}: {error}"))
         finally:

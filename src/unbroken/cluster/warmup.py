@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from unbroken.protocol.ids import ReplicaId, ShardId
+from unbroken.protocol.setting_aside import reason_of
 from unbroken.protocol.strategy import Ha
 from unbroken.protocol.units import Digest, UnitHeader
 from unbroken.spark.runner import CutInfo, QueryRunner, Surroundings
@@ -90,9 +91,9 @@ class WarmUp:
                 break
             try:
                 self._segment(name)
-            except Exception as error:
+            except BaseException as error:
                 # Made-up rows may not suit the user's code; then the first real micro-batch is a slow one.
-                log.info("segment %s was not warmed up: %s", name, str(error).splitlines()[0])
+                log.info("segment %s was not warmed up: %s", name, reason_of(error))
         shutil.rmtree(self._root, ignore_errors=True)
         log.info("%s is warm", self._node.name)
 

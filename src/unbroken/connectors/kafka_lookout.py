@@ -97,8 +97,8 @@ class Lookout:
             self._question = None
             self._silent(reason(error))
             return None
-        except KafkaError:
-            self._question = None
+        except BaseException:
+            self._question = None  # or every later look would find the same answer
             raise
         self._question = None
         if not self._answering:

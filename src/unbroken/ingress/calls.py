@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from unbroken.threads import LastingThread
+
 T = TypeVar("T")
 
 
@@ -40,7 +42,7 @@ class Worker(Calls):
 
     def __init__(self, name: str) -> None:
         self._asked: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread = LastingThread(self._work, name)
         self._thread.start()
 
     def ask(self, function: Callable[[], T]) -> Future[T]:
@@ -59,7 +61,11 @@ class Worker(Calls):
 def _answer(future: Future[T], function: Callable[[], T]) -> None:
     try:
         result = function()
-    except Exception as error:
+    except BaseException as error:
+        # Also what a source raises outside of Exception, as SystemExit or the panic of a native library: whoever waits
+        # for the answer would wait for ever. Only a user who interrupts the program means the program.
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
         future.set_exception(error)
     else:
         future.set_result(result)

@@ -12,6 +12,7 @@ from functools import partial
 
 from unbroken.ingress.logfile import IngressLogFile
 from unbroken.protocol.ingress import Entry
+from unbroken.threads import LastingThread
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class LogWriter:
         self._closed = threading.Event()
         self._began_s: float | None = None
         self._waiting: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="ingress-log", daemon=True)
+        self._thread = LastingThread(self._work, "ingress-log")
 
     def start(self) -> None:
         self._thread.start()

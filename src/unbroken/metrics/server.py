@@ -139,7 +139,7 @@ class _Desk:
     def _work(self, question: Callable[[], Answer], answer: Future[Answer]) -> None:
         try:
             found = question()
-        except Exception as error:
+        except BaseException as error:
             if answer.set_running_or_notify_cancel():
                 answer.set_exception(error)
         else:

@@ -126,7 +126,7 @@ def reason_of(error: BaseException) -> str:
     """A failure in one bounded line. Making it never fails: the message of an error may be as wild as the data."""
     try:
         text = " ".join(str(error)[: 2 * LONGEST_REASON].split())
-    except Exception:
+    except BaseException:
         text = ""
     name = type(error).__name__
     if text and isinstance(error, UnbrokenError | OSError):

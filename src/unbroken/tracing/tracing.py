@@ -147,7 +147,7 @@ class Tracing:
             batch, self._spans = self._spans[: self._limits.batch], self._spans[self._limits.batch :]
             try:
                 taken, trouble = self._exporter.export(batch), "they were not taken"
-            except Exception as error:
+            except BaseException as error:
                 taken, trouble = False, f"{type(error).__name__}: {error}"
             if taken:
                 self.exported += len(batch)

@@ -16,6 +16,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from urllib.parse import unquote
 
+from unbroken.threads import LastingThread
+
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.25
@@ -133,7 +135,7 @@ class ConnectionGuard:
         self._slot = os.dup(self._nothing)
         self._closed = threading.Event()
         self._told = False
-        self._thread = threading.Thread(target=self._watch, name=f"connections {port}", daemon=True)
+        self._thread = LastingThread(self._watch, f"connections {port}")
 
     def start(self) -> None:
         self._thread.start()
@@ -147,6 +149,8 @@ class ConnectionGuard:
                 self._look()
             except OSError as error:
                 log.warning("the connections of port %d cannot be looked at: %s", self._port, error)
+            except Exception:
+                log.exception("the connections of port %d cannot be looked at", self._port)
             finally:
                 os.dup2(self._nothing, self._slot, inheritable=False)
         os.close(self._slot)

@@ -134,6 +134,8 @@ class DonorStream:
             self._put(None)
         except Exception as error:
             self._put(error.with_traceback(None))  # which would hold on to the call
+        except BaseException as error:
+            self._put(RuntimeError(repr(error)))
 
     def _read(self, client: Any) -> None:
         reader = client.do_get(self._ticket, self._options)

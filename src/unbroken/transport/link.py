@@ -20,6 +20,7 @@ from unbroken.errors import UnbrokenError
 from unbroken.protocol.messages import Message
 from unbroken.protocol.units import UnitHeader
 from unbroken.security.certificates import credentials
+from unbroken.threads import LastingThread
 from unbroken.transport.auth import open_client
 from unbroken.transport.codec import encode, purpose
 from unbroken.transport.server import GOODBYE, MORE, PIECE_BYTES
@@ -126,7 +127,7 @@ class Link:
         self._reader: Any = None
         self._heard = time.monotonic()
         self._last_word = float("-inf")
-        self._thread = threading.Thread(target=self._run, name=f"to-{peer}", daemon=True)
+        self._thread = LastingThread(self._run, f"to-{peer}")
 
     def start(self) -> None:
         self._thread.start()
@@ -171,7 +172,7 @@ class Link:
                 log.debug("no link to %s at %s: %s", self.peer, self.address, error)
             except UnbrokenError as error:
                 log.warning("the link to %s is dropped: %s", self.peer, error)
-            except Exception:
+            except BaseException:
                 log.exception("link to %s failed", self.peer)
             self._closed.wait(RECONNECT_S)
 
@@ -240,4 +241,7 @@ class Link:
                 writer.write_metadata(data)
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             log.debug("cannot send to %s: %s", self.peer, error)
+            self.drop()
+        except BaseException:
+            log.exception("sending to %s failed", self.peer)
             self.drop()
