@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import queue
 import threading
+import urllib.error
 from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
 
 import pyarrow as pa
@@ -130,7 +132,7 @@ def lines(path: Path) -> list[dict[str, object]]:
     [
         *(OverflowError("date value out of range"), pa.ArrowInvalid("no"), Unfit("never"), KeyError("x")),
         *(RecursionError(), SystemExit(1), PanicException("rust panicked"), KeyboardInterrupt(), GeneratorExit()),
-        Wild(),
+        *(Wild(), urllib.error.HTTPError("http://shop", 422, "no", Message(), None)),
     ],
     ids=lambda failure: type(failure).__name__,
 )
@@ -147,7 +149,12 @@ def test_a_unit_that_a_sink_refuses_goes_to_its_dead_letters(bench: Bench, failu
 
 
 @pytest.mark.parametrize(
-    "failure", [OSError("away"), MemoryError(), ConnectionError(), UnbrokenError("away")], ids=repr
+    "failure",
+    [
+        *(OSError("away"), MemoryError(), ConnectionError(), UnbrokenError("away")),
+        urllib.error.HTTPError("http://shop", 429, "slower", Message(), None),
+    ],
+    ids=repr,
 )
 def test_a_unit_is_never_set_aside_because_the_sink_is_unavailable(bench: Bench, failure: Exception) -> None:
     bench.failures = [failure] * (3 * delivery.REFUSALS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import decimal
 import http.client
 import struct
+import urllib.error
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unbroken.errors import UnbrokenError, Unfit, Unreachable
-from unbroken.protocol.setting_aside import LONGEST_REASON, Attempts, is_passing, reason_of
+from unbroken.protocol.setting_aside import LONGEST_REASON, Attempts, is_passing, is_passing_at_sink, reason_of
 
 
 class Wild(ValueError):
@@ -98,6 +100,75 @@ def test_passing(error: BaseException) -> None:
 @pytest.mark.parametrize("error", OF_CONTENT, ids=lambda error: type(error).__name__)
 def test_of_content(error: BaseException) -> None:
     assert not is_passing(error)
+
+
+# --- HTTP -------------------------------------------------------------------------------------------------
+
+
+class Response:
+    def __init__(self, status_code: object) -> None:
+        self.status_code = status_code
+
+
+class RequestsError(OSError):
+    """As `requests.HTTPError` is."""
+
+    def __init__(self, status: object) -> None:
+        super().__init__(f"{status} for url")
+        self.response = None if status is None else Response(status)
+
+
+class HTTPStatusError(Exception):
+    """As that of httpx is."""
+
+    def __init__(self, status: int) -> None:
+        self.response = Response(status)
+
+
+class WildResponse(OSError):
+    @property
+    def response(self) -> Response:
+        raise RuntimeError("The request was not sent")
+
+
+def urllib_error(status: int) -> Exception:
+    return urllib.error.HTTPError("http://shop", status, "no", None, None)  # type: ignore[arg-type]
+
+
+KINDS = (RequestsError, HTTPStatusError, urllib_error)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("status", "passing"),
+    [
+        *((status, False) for status in (400, 404, 409, 413, 422, 499)),
+        *((status, True) for status in (408, 425, 429, 500, 502, 503, 599)),
+    ],
+)
+def test_an_answer_of_http_at_a_sink(kind: Callable[[int], Exception], status: int, passing: bool) -> None:
+    assert is_passing_at_sink(kind(status)) == passing
+    assert is_passing_at_sink(caused(Refusal("no"), kind(status))) == passing
+    # What a source asked for is not in the answer: another node may be given the rows.
+    assert is_passing(kind(status)) and is_passing(caused(Refusal("no"), kind(status)))
+    attempts = Attempts(2, passing=is_passing_at_sink)
+    assert [attempts.failed(kind(status)) for _ in range(2)] == [False, not passing]
+
+
+@pytest.mark.parametrize("error", [RequestsError(None), RequestsError("400"), RequestsError(302), WildResponse("away")])
+def test_an_error_without_a_status_of_http_is_judged_by_its_class(error: Exception) -> None:
+    assert is_passing(error) and is_passing_at_sink(error)
+
+
+@pytest.mark.parametrize("error", [*PASSING, *OF_CONTENT], ids=lambda error: type(error).__name__)
+def test_all_else_is_the_same_at_a_sink(error: BaseException) -> None:
+    assert is_passing_at_sink(error) == is_passing(error)
+
+
+def test_a_sink_has_the_last_word() -> None:
+    assert is_passing_at_sink(caused(Unreachable("away"), RequestsError(400)))
+    assert not is_passing_at_sink(caused(Unfit("no"), RequestsError(503)))
+    assert not is_passing_at_sink(SystemExit(503))
 
 
 def test_causes_that_go_in_a_circle_come_to_an_end() -> None:

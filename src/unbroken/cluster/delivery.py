@@ -18,7 +18,7 @@ from unbroken.connectors.deadletter import DeadLetters
 from unbroken.protocol.events import Event, SinkDelivered, SinkFailed, SinkRefused
 from unbroken.protocol.ids import ReplicaId, StreamId
 from unbroken.protocol.instructions import Deliver
-from unbroken.protocol.setting_aside import Attempts, is_passing, reason_of
+from unbroken.protocol.setting_aside import Attempts, is_passing_at_sink, reason_of
 from unbroken.protocol.units import UnitHeader
 from unbroken.secret import masked
 from unbroken.threads import LastingThread
@@ -146,7 +146,7 @@ class SinkWorkers:
         return None
 
     def _deliver(self, writer: SinkWriter, job: Deliver) -> None:
-        header, attempts = job.header, Attempts(self._refusals)
+        header, attempts = job.header, Attempts(self._refusals, passing=is_passing_at_sink)
         while not self._closed.is_set():
             try:
                 _, table = decode_unit(self._read_outbox(job.replica, header))
@@ -169,7 +169,7 @@ class SinkWorkers:
                     self._post(SinkDelivered(header.stream, header.number, written=False))
                     return
                 if job.once:
-                    if not is_passing(failure):
+                    if not is_passing_at_sink(failure):
                         self._keep(header, table, masked(reason_of(failure)))
                     self._post(SinkFailed(header.stream, header.number, reason))
                     return
@@ -215,7 +215,7 @@ class SinkWorkers:
         """Let the ledger of a sink know a unit without its rows. What a sink refuses even so, it need not know."""
         while not self._closed.is_set():
             _, failure = self._hand_over(writer, header, empty)
-            if failure is None or not is_passing(failure):
+            if failure is None or not is_passing_at_sink(failure):
                 return
             log.warning("unit %d of %s, without rows, not delivered: %s", header.number, header.stream, _said(failure))
             self._closed.wait(RETRY_S)

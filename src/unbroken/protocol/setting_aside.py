@@ -11,7 +11,9 @@ from __future__ import annotations
 import csv
 import re
 import struct
+import urllib.error
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from unbroken.errors import UnbrokenError, Unfit, require
@@ -65,6 +67,9 @@ _KAFKA_CONTENT = frozenset(
 )
 """What Kafka says of messages; all else that it says may pass."""
 
+_HTTP_LATER = frozenset({408, 425, 429})
+"""Answers of HTTP that ask for the same request at another time."""
+
 _DEEPEST_CAUSE = 16
 
 
@@ -72,12 +77,25 @@ def is_passing(error: BaseException) -> bool:
     """Whether the cause of a failure may lie outside the data, so that trying once more may help.
 
     That is what reports a disk, a network, memory or a system that is unavailable, by its class or by that of its
-    cause. Everything else is a function of the data and the code.
+    cause, and every refusal of an HTTP server. Everything else is a function of the data and the code.
     """
+    return _is_passing(error, lambda status: False)
+
+
+def is_passing_at_sink(error: BaseException) -> bool:
+    """As `is_passing`, for a sink that was given rows: an HTTP server that answers with 4xx refuses these rows, unless
+    it asks for them at another time. To the question of a source it is no answer about rows."""
+    return _is_passing(error, lambda status: status < 500 and status not in _HTTP_LATER)
+
+
+def _is_passing(error: BaseException, refuses: Callable[[int], bool]) -> bool:
     cause: BaseException | None = error
     for _ in range(_DEEPEST_CAUSE):
         if cause is None or (_of_content(cause) and not isinstance(cause, OSError | MemoryError)):
             return False
+        status = _http_status(cause)
+        if status is not None:
+            return not refuses(status)
         if _reports_unavailable(cause):
             return True
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
@@ -98,6 +116,15 @@ def _reports_unavailable(error: BaseException) -> bool:
     if isinstance(error, RuntimeError) and str(error).startswith(_NO_RESOURCES):
         return True
     return any(_UNAVAILABLE.search(kind.__name__) for kind in type(error).__mro__)
+
+
+def _http_status(error: BaseException) -> int | None:
+    """The status with which an HTTP server refused a request: of urllib, or of requests, httpx and those like them."""
+    try:
+        found = error.code if isinstance(error, urllib.error.HTTPError) else error.response.status_code  # type: ignore[attr-defined]
+    except Exception:  # httpx has a property that raises
+        return None
+    return found if type(found) is int and 400 <= found <= 599 else None
 
 
 def kafka_name(error: BaseException) -> str:
@@ -138,19 +165,20 @@ def reason_of(error: BaseException) -> str:
 class Attempts:
     """How often one piece of work has failed in the same way.
 
-    Invariant: ``count`` attempts in a row have ended with a failure of one ``kind``, none of them passing; ``reason``
-    is that of the last. A passing failure, or another kind, begins a new count: only what repeats itself is a function
-    of the data.
+    Invariant: ``count`` attempts in a row have ended with a failure of one ``kind``, none of them ``passing``;
+    ``reason`` is that of the last. A passing failure, or another kind, begins a new count: only what repeats itself is
+    a function of the data.
     """
 
     limit: int
     reason: str = ""
     count: int = 0
     kind: str = ""
+    passing: Callable[[BaseException], bool] = is_passing
 
     def failed(self, error: BaseException) -> bool:
         """An attempt has failed; whether the work is to be set aside."""
-        if is_passing(error):
+        if self.passing(error):
             self.reason, self.count, self.kind = "", 0, ""
             return False
         kind = kind_of(error)
