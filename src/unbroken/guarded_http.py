@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import h11
+from starlette.requests import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from unbroken.places import Places
 
 log = logging.getLogger(__name__)
+
+_ADMIT = "admit"
+"""Where the state of a request has the function that admits it."""
+
+
+def admit(request: Request) -> None:
+    """Let a request keep its place until it is answered: it has proved that it belongs to the flow."""
+    admits: Callable[[], None] | None = request.scope.get("state", {}).get(_ADMIT)
+    if admits is not None:  # None behind another server than ours, as in tests of the application alone
+        admits()
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,10 @@ class HttpLimits:
     stall_s: float = 30.0
     """How long a peer may leave an answer unread."""
 
+    proves: bool = False
+    """Whether requests prove that they belong to the flow, and are strangers' until `admit` says so. Otherwise each is
+    admitted by its complete header."""
+
 
 class GuardedProtocol(H11Protocol):
     """One connection of a server; made for each server as a subclass with its limits and places."""
@@ -43,6 +59,8 @@ class GuardedProtocol(H11Protocol):
         super().__init__(*arguments, **named)
         self._late: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
+        self._asked: object = None
+        self.app_state = {**self.app_state, _ADMIT: self._admit}
 
     @classmethod
     def limited(cls, limits: HttpLimits) -> type[GuardedProtocol]:
@@ -52,8 +70,7 @@ class GuardedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
-        for other in self.places.make_room(address, self.loop.time()):
-            other.transport.abort()
+        _abort(self.places.make_room(address, self.loop.time()))
         if not self.places.enter(self, address, self.loop.time()):
             log.debug("there is no place for a connection from %s", address)
             transport.abort()
@@ -70,14 +87,15 @@ class GuardedProtocol(H11Protocol):
         super().data_received(data)
         if self._asking():
             self._header_arrived()
-            self.places.ask(self)
+            self._ask()
         else:
             self._expect_header()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._asking():
-            return  # the next request had arrived already
+            self._ask()  # the next request had arrived already
+            return
         self.places.wait(self, self.loop.time())
         if self.conn.their_state is not h11.IDLE:
             self._expect_header()  # the rest of a request that was answered before its end
@@ -96,6 +114,18 @@ class GuardedProtocol(H11Protocol):
     def _asking(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    def _ask(self) -> None:
+        """A request is under way: once for each, whatever number of pieces it arrives in."""
+        if self._asked is self.cycle:
+            return
+        self._asked = self.cycle
+        self.places.ask(self, self.loop.time())
+        if not self.limits.proves:
+            self._admit()
+
+    def _admit(self) -> None:
+        _abort(self.places.admit(self, self.loop.time()))
+
     def _expect_header(self) -> None:
         if self._late is None and not self.transport.is_closing():
             self._late = self.loop.call_later(self.limits.header_s, self.transport.abort)
@@ -104,3 +134,8 @@ class GuardedProtocol(H11Protocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+
+def _abort(connections: list[GuardedProtocol]) -> None:
+    for connection in connections:
+        connection.transport.abort()

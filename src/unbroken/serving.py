@@ -19,6 +19,13 @@ from unbroken.guarded_http import GuardedProtocol, HttpLimits
 START_DEADLINE_S = 10.0
 LOOK_S = 0.005
 
+ACCEPTED_AT_ONCE = 16
+"""Connections that are taken before those that are there are read again: many that arrive at once must not delay the
+header of one among them until it has lost its place."""
+
+BACKLOG = 2048
+"""Connections that the operating system keeps until they are taken."""
+
 
 class AppServer:
     """An application on a port of its own; with port 0 on a free one, see ``port`` after `start`.
@@ -62,6 +69,7 @@ class AppServer:
             access_log=False,
             server_header=False,
             http=GuardedProtocol.limited(self._limits),
+            backlog=ACCEPTED_AT_ONCE,
             timeout_keep_alive=self._keep_alive_s,
             timeout_graceful_shutdown=1,
         )
@@ -80,6 +88,8 @@ class AppServer:
                 late = f"did not start within {deadline_s:g} s"
                 raise UnbrokenError(f"The server for {self._purpose} on {self.address} {late}.")
             time.sleep(LOOK_S)
+        # The event loop takes one number for both, and the operating system the last one that it is given.
+        listener.listen(BACKLOG)
 
     def stop(self, deadline_s: float = 5.0) -> bool:
         """Stop listening and end the thread; False if it did not end in time (it ends with the process)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import select
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ from support import wait_until
 from unbroken.connectors.push import Push, PushBatch
 from unbroken.connectors.push_http import BodyLimits, PushOutcome, PushServer
 from unbroken.guarded_http import HttpLimits
+from unbroken.push_client import PushClient
 
 TOKEN = "a token that is as long as a real one has to be"
 SOURCES = {"pushed": Push("user string, n long", max_body_bytes=100_000)}
@@ -23,6 +25,7 @@ HALF = b"POST /push/pushed HTTP/1.1\r\nHost: x\r\nX-A: "
 HEAD = b"POST /push/pushed HTTP/1.1\r\nHost: x\r\nX-Producer-Id: p\r\nX-Sequence: 1\r\nContent-Length: %d\r\n"
 TRUSTED = HEAD + f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
 STRANGE = HEAD + b"\r\n"
+SESSION = b"POST /session HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{"
 
 
 @contextlib.contextmanager
@@ -71,6 +74,76 @@ def test_300_half_open_connections_do_not_stop_pushes_and_are_closed() -> None:
         assert [push(server) for _ in range(20)] == [200] * 20
         wait_until(lambda: all(map(ended, connections)), 10, "their end")
         assert push(server) == 200
+
+
+@contextlib.contextmanager
+def slow_sessions(server: PushServer, addresses: tuple[str, ...], each: int) -> Iterator[list[str]]:
+    """Keep connections open that each owe the rest of a request for a session; those that are closed are replaced.
+
+    Yields the address of each that was opened.
+
+    They are dialled at a pace, because the server shares this process.
+    """
+    over, opened = threading.Event(), list[str]()
+
+    def dial(address: str) -> None:
+        with contextlib.ExitStack() as stack:
+            pool: list[socket.socket] = []
+            while not over.wait(0.01):
+                gone, _, _ = select.select(pool, [], [], 0)
+                for one in gone:
+                    pool.remove(one)
+                    one.close()
+                for _ in range(min(each - len(pool), 5)):
+                    one = stack.enter_context(socket.socket())
+                    one.settimeout(2)
+                    with contextlib.suppress(OSError):
+                        one.bind((address, 0))
+                        one.connect(("127.0.0.1", server.port))
+                        one.sendall(SESSION)
+                        pool.append(one)
+                        opened.append(address)
+
+    threads = [threading.Thread(target=dial, args=(address,)) for address in addresses]
+    for thread in threads:
+        thread.start()
+    try:
+        yield opened
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(20)
+
+
+@pytest.mark.parametrize("addresses", [("127.0.0.1",), ("127.0.0.2", "127.0.0.3", "127.0.0.4")])
+def test_slow_requests_for_sessions_do_not_stop_pushes(addresses: tuple[str, ...]) -> None:
+    """Neither those of a producer with the token nor those of a client, which opens a session of its own."""
+    with serving(HttpLimits()) as server, slow_sessions(server, addresses, 300) as opened:
+        wait_until(lambda: len(opened) > 250 * len(addresses), 20, "many of them")
+        assert [push(server) for _ in range(20)] == [200] * 20
+        for number in range(5):
+            client = PushClient([f"127.0.0.1:{server.port}"], TOKEN, "pushed", deadline_s=10)
+            with contextlib.closing(client):
+                client.send([{"user": "a", "n": number}])
+
+
+def test_a_push_under_way_stays_while_strangers_come_and_go() -> None:
+    submitting, codes = threading.Event(), list[int]()
+    with serving(HttpLimits(most=16, most_each=8), submitting=submitting) as server:
+        first = threading.Thread(target=lambda: codes.append(push(server, b'{"user":"waits"}', 20)))
+        first.start()
+        with slow_sessions(server, ("127.0.0.1",), 50) as opened:
+            wait_until(lambda: len(opened) > 100, 20, "many of them")
+        submitting.set()
+        first.join(20)
+        assert codes == [200]
+
+
+def test_the_body_of_a_request_for_a_session_has_a_second() -> None:
+    with serving(HttpLimits()) as server, connect(server, SESSION) as slow:
+        began = time.monotonic()
+        assert b" 400 " in slow.recv(65_536)
+        assert time.monotonic() - began < 3
 
 
 def test_a_kept_connection_may_be_silent_but_not_send_half_a_header() -> None:

@@ -18,7 +18,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from starlette.applications import Starlette
@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 from unbroken.connectors.budget import first_line
 from unbroken.connectors.push import Push, PushBatch, RowFormat, Sign
-from unbroken.guarded_http import HttpLimits
+from unbroken.guarded_http import HttpLimits, admit
 from unbroken.security.challenge import Doorkeeper, Malformed, NotProven, texts
 from unbroken.security.keys import check_token
 from unbroken.serving import AppServer
@@ -47,7 +47,9 @@ IN_FLIGHT_BYTES = 128 * 1024 * 1024
 KEEP_ALIVE_S = 75  # Producers that push once a minute keep their connection.
 DRAIN_BYTES = 64_000_000
 SESSION_BYTES = 4_096
-SESSION_TIMEOUT_S = 5.0
+SESSION_TIMEOUT_S = 1.0
+"""For the body of a request for a session, which fits into a packet and proves nothing before its end."""
+
 MAX_PRODUCER_CHARS = 200
 MAX_SEQUENCE = 2**63 - 1
 RETRY_AFTER_S = 1
@@ -106,6 +108,7 @@ class PushServer(AppServer):
         limits: HttpLimits = HttpLimits(),  # noqa: B008
         bodies: BodyLimits | None = None,
     ) -> None:
+        limits = replace(limits, proves=True)
         front = _Front(check_token(token), submit, dict(sources), Doorkeeper(token), host, bodies or BodyLimits())
         super().__init__(front.app(), host, port, "pushed rows", keep_alive_s=KEEP_ALIVE_S, limits=limits)
 
@@ -171,7 +174,10 @@ class _Front:
         if not self._is_mine(address, request):
             return _answer(421, "misdirected", f"this node is not {address}; use its own address")
         try:
-            return JSONResponse(self.doorkeeper.answer(message))
+            answer = self.doorkeeper.answer(message)
+            if "session" in answer:
+                admit(request)
+            return JSONResponse(answer)
         except NotProven as error:
             return _answer(401, "unauthorized", str(error))
 
@@ -193,6 +199,7 @@ class _Front:
     async def push(self, request: Request) -> Response:
         if not self._is_admitted(request.headers.get("authorization", "")):
             return _answer(401, "unauthorized", "send the header 'Authorization: Bearer <token>'")
+        admit(request)
         name = request.path_params["source"]
         source = self.sources.get(name)
         if source is None:
