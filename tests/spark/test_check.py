@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import ParseException
 from pyspark.sql import functions as F
 
 from unbroken import Client, Dataflow, Generator
@@ -23,9 +24,11 @@ from unbroken.cli import cli
 from unbroken.errors import FlowError, Problem
 from unbroken.plan import build_topology
 from unbroken.spark.analysis import Analysis, analyse
+from unbroken.spark.calling import start_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 SCHEMA = "k int, v long, name string, x double, ts timestamp, m map<string,int>"
 OTHER = "k long, v long, name string, x double, ts timestamp, m map<string,int>"
@@ -248,17 +251,107 @@ def starting_into_a_table(rows: DataFrame) -> DataFrame:
     return rows
 
 
-@pytest.mark.parametrize("function", [starting, starting_in_secret, starting_into_a_table])
+def starting_in_a_thread(rows: DataFrame) -> DataFrame:
+    with ThreadPoolExecutor(1) as others:
+        others.submit(starting, rows)
+    return rows
+
+
+@pytest.mark.parametrize("function", [starting, starting_in_secret, starting_into_a_table, starting_in_a_thread])
 def test_a_query_of_its_own_is_not_started(spark: SparkSession, function: Callable[..., Any]) -> None:
     before = {query.id for query in spark.streams.active}
     problem = refusal(one_segment(function), spark)
-    assert "The function of segment seg starts a query of its own (writeStream." in problem.what
+    assert "the function of segment seg starts a query of its own (writeStream." in problem.what
     assert "declare a sink" in problem.remedy
     assert {query.id for query in spark.streams.active} == before
 
 
-def test_queries_are_started_beside_a_segment_that_is_looked_at(spark: SparkSession, tmp_path: Path) -> None:
-    """On a node other threads start the queries of replicas meanwhile."""
+def starting_around_python(rows: DataFrame) -> DataFrame:
+    rate = rows.sparkSession.readStream.format("rate").load()
+    rate._jdf.writeStream().format("memory").queryName("around").start()
+    return rows
+
+
+def starting_around_python_and_failing(rows: DataFrame) -> DataFrame:
+    starting_around_python(rows)
+    raise ValueError("on purpose")
+
+
+def test_a_query_that_was_started_around_python_is_stopped(spark: SparkSession) -> None:
+    before = {query.id for query in spark.streams.active}
+    problem = refusal(one_segment(starting_around_python), spark)
+    assert "the function of segment seg starts a query of its own (around)" in problem.what
+    assert {query.id for query in spark.streams.active} == before
+    refusal(one_segment(starting_around_python_and_failing), spark)
+    assert {query.id for query in spark.streams.active} == before
+
+
+def merging(frame: DataFrame, place: str) -> None:
+    frame.mergeInto("own", F.lit(True)).whenNotMatched().insertAll().merge()
+
+
+WRITES: dict[str, Callable[[DataFrame, str], Any]] = {
+    "write.parquet": lambda frame, place: frame.write.parquet(place),
+    "write.json": lambda frame, place: frame.write.mode("append").json(place),
+    "write.csv": lambda frame, place: frame.write.csv(place),
+    "write.orc": lambda frame, place: frame.write.orc(place),
+    "write.text": lambda frame, place: frame.selectExpr("string(id)").write.text(place),
+    "write.save": lambda frame, place: frame.write.format("parquet").save(place),
+    "write.saveAsTable": lambda frame, place: frame.write.option("path", place).saveAsTable("own"),
+    "write.insertInto": lambda frame, place: frame.write.insertInto("own"),
+    "write.jdbc": lambda frame, place: frame.write.jdbc(f"jdbc:derby:{place};create=true", "own"),
+    "writeTo.append": lambda frame, place: frame.writeTo("own").append(),
+    "writeTo.createOrReplace": lambda frame, place: frame.writeTo("own").createOrReplace(),
+    "mergeInto.merge": merging,
+    "DataFrame.foreachPartition": lambda frame, place: frame.foreachPartition(print),
+    "SQL: InsertIntoDir": lambda frame, place: frame.sparkSession.sql(
+        f"INSERT OVERWRITE DIRECTORY '{place}' USING parquet SELECT 1 AS id"
+    ),
+    "SQL: CreateTableAsSelect": lambda frame, place: frame.sparkSession.sql(
+        f"CREATE TABLE own USING parquet LOCATION '{place}' AS SELECT 1 AS id"
+    ),
+}
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "in a thread"])
+@pytest.mark.parametrize("kind", WRITES)
+def test_a_segment_writes_nothing(spark: SparkSession, kind: str, elsewhere: bool, tmp_path: Path) -> None:
+    place = tmp_path / "own"
+
+    def segment(rows: DataFrame) -> DataFrame:
+        some = spark.range(3)
+        with contextlib.suppress(Exception):
+            if elsewhere:
+                with ThreadPoolExecutor(1) as others:
+                    others.submit(WRITES[kind], some, str(place)).result(60)
+            else:
+                WRITES[kind](some, str(place))
+        return rows.select("k")
+
+    problem = refusal(one_segment(segment), spark)
+    assert "the function of segment seg" in problem.what and f"({kind})" in problem.what
+    assert "before the flow is started" in problem.remedy
+    assert not place.exists()
+
+
+def test_a_segment_may_read_a_table_and_use_sql(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.parquet(str(tmp_path / "known"))
+
+    def segment(rows: DataFrame) -> DataFrame:
+        spark.read.parquet(str(tmp_path / "known")).createOrReplaceTempView("known")
+        assert spark.sql("SELECT count(*) AS n FROM known").first() == (3,)
+        with pytest.raises(ParseException):
+            spark.sql("SELEC 1")
+        return rows.select("k")
+
+    check(one_segment(segment), spark)
+
+
+def test_queries_of_replicas_are_started_beside_a_segment_that_is_looked_at(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """On a node other threads start them meanwhile, and they continue."""
+    queries: list[StreamingQuery] = []
 
     def segment(rows: DataFrame) -> DataFrame:
         with ThreadPoolExecutor(1) as others:
@@ -267,12 +360,16 @@ def test_queries_are_started_beside_a_segment_that_is_looked_at(spark: SparkSess
 
     def start() -> None:
         rate = spark.readStream.format("rate").load()
-        writer = rate.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
-        query = writer.start()
-        query.stop()
+        writer = rate.writeStream.format("noop").option("checkpointLocation", str(tmp_path / str(len(queries))))
+        queries.append(start_query(writer, "replica"))
 
-    assert check(one_segment(segment), spark).schemas["seg"].names == ["k"]
-    start()
+    try:
+        assert check(one_segment(segment), spark).schemas["seg"].names == ["k"]
+        start()
+        assert all(query.isActive for query in queries)
+    finally:
+        for query in queries:
+            query.stop()
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/snapshots", "nofs:/snapshots"])

@@ -46,7 +46,7 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
     """Say whether a flow can be run, and if not why and what to do.
 
     FILE is a Python file that declares a dataflow, or an operator network in YAML. Spark analyses every segment, and
-    nothing is run. What replicas could disagree on, such as clocks and randomness, is refused.
+    no rows are processed. What replicas could disagree on, such as clocks and randomness, is refused.
     """
     from unbroken.cli.waiting import Waiting
     from unbroken.plan import build_topology, load_flow

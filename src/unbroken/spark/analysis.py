@@ -12,7 +12,7 @@ from unbroken.flow import Dataflow, Segment
 from unbroken.protocol.strategy import STATELESS
 from unbroken.shard_keys import ShardBy
 from unbroken.sharding import EVERYTHING, check_key_type, key_columns_of
-from unbroken.spark.calling import StartedQuery, call
+from unbroken.spark.calling import SideEffect, call
 from unbroken.spark.determinism import find_nondeterminism
 from unbroken.spark.horizon import (
     Horizon,
@@ -167,9 +167,8 @@ def _call(
     columns = "; ".join(f"{name}({', '.join(schemas[name].names)})" for name in segment.inputs)
     try:
         frame = call(segment, inputs)
-    except StartedQuery as error:
-        what, _, remedy = str(error).partition(". ")
-        return None, Problem(segment.where, what, remedy.rstrip("."))
+    except SideEffect as error:
+        return None, Problem(segment.where, error.what, error.remedy)
     except AnalysisException as error:
         if "writeStream.start()" in str(error):
             what = "the function asks for rows of its inputs (as count, collect and show do), which are streams"

@@ -21,7 +21,7 @@ from unbroken.protocol.units import UnitHeader
 from unbroken.security.certificates import credentials
 from unbroken.sharding import spark_shard_column, split_by_column
 from unbroken.spark.analysis import input_schema
-from unbroken.spark.calling import call
+from unbroken.spark.calling import call, start_query
 from unbroken.spark.checkpoints import offset_at, watermark_before
 from unbroken.spark.offsets import cut_from
 from unbroken.spark.one_task import as_one_task
@@ -112,7 +112,8 @@ class QueryRunner:
         self._look_for_consumers()
         writer = frame.writeStream.outputMode(self.segment.output_mode).foreachBatch(self._micro_batch)
         # With a scheme: where Hadoop is configured for a cluster, its default file system is not the local one.
-        self._query = writer.option("checkpointLocation", f"file://{self.checkpoint.absolute()}").start()
+        writer = writer.option("checkpointLocation", f"file://{self.checkpoint.absolute()}")
+        self._query = start_query(writer, str(self.replica))
 
     def stop(self) -> None:
         if self._query is not None:

@@ -22,7 +22,7 @@ from unbroken.flow import Segment
 from unbroken.plan import build_topology
 from unbroken.sharding import split
 from unbroken.spark.analysis import Analysis, analyse, input_schema
-from unbroken.spark.calling import call
+from unbroken.spark.calling import call, start_query
 from unbroken.spark.types import arrow_schema
 from unbroken.testing.files import RunFiles
 from unbroken.testing.substitution import load_substituted
@@ -135,7 +135,7 @@ class _SegmentWork:
         frame = call(self._segment, [self._read(folder / name, name) for name in self._segment.inputs])
         writer = frame.writeStream.outputMode(self._segment.output_mode).foreachBatch(keep)
         writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
-        query = writer.start()
+        query = start_query(writer, f"{self._segment.name}.{shard}")
         try:
             ended = query.awaitTermination(int(QUERY_DEADLINE_S))
         finally:
