@@ -15,10 +15,11 @@ from typing import Any, Self
 from unbroken.client import Subscription
 from unbroken.cluster.documents import connect
 from unbroken.cluster.java import java_environment
+from unbroken.cluster.private import make_private
 from unbroken.cluster.processes import OwnedProcess, spawn, tail
 from unbroken.cluster.run_directory import RUN_FILE as RUN_FILE
 from unbroken.cluster.run_directory import RunInfo as RunInfo
-from unbroken.cluster.run_directory import can_resume, clear, make_private, refuse_other_shape, write_shape
+from unbroken.cluster.run_directory import can_resume, clear, refuse_other_shape, write_shape
 from unbroken.cluster.sealed import close_server
 from unbroken.cluster.sink_occupancy import PERMISSION, refuse_occupied
 from unbroken.cluster.status_reader import StatusReader
@@ -252,6 +253,7 @@ class LocalCluster:
         program = Program.first(self.flow, self.topology, str(self.flow_file), self.flow_file.read_text())
         if resumed:
             refuse_other_shape(self.directory, program)
+            make_private(self.directory)
             return True
         if not self.add_to_sinks:
             refuse_occupied(self.flow)

@@ -109,6 +109,7 @@ def run_node(
     directory = (options.directory or Path(".unbroken") / flow.name / options.name).resolve()
     dirs = ReplicaDirs(directory)
     disk = dirs.identity()
+    dirs.keep_private()
     threading.excepthook = failure_hook(lambda _name, _reason: None)
     declared = Declared.of(flow)
     flow.settings = _settings(flow, options)

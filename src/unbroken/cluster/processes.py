@@ -28,6 +28,7 @@ from pathlib import Path
 import psutil
 
 from unbroken.cluster import guardian
+from unbroken.cluster.private import append_private
 from unbroken.errors import UnbrokenError
 
 START_DEADLINE_S = 30.0
@@ -189,7 +190,7 @@ def spawn(
         *(str(each) for each in args),
     ]
     try:
-        with log_file.open("ab") as log:
+        with append_private(log_file) as log:
             supervisor = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from unbroken.checksum import Damaged, replace_file, sealed, unsealed
+from unbroken.cluster.private import make_private
 from unbroken.errors import UnbrokenError
 from unbroken.ingress.base import IngressBase
 from unbroken.ingress.logfile import IngressLogFile
@@ -93,10 +94,13 @@ class ReplicaDirs:
                 ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise Damaged(path, str(error), self._fresh) from error
-        # For its owner alone: it holds rows. One that an administrator made stays as it is.
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.keep_private()
         self._write_identity({"disk": uuid.uuid4().hex, "begun": [], "run": "", "supersedes": []})
         return self.identity()
+
+    def keep_private(self) -> None:
+        """Close the directory to other users, also if it was made by an administrator: it holds rows."""
+        make_private(self.root)
 
     def run(self) -> Run:
         """The run that this disk belongs to; `NO_RUN` until it has taken a layout."""

@@ -20,8 +20,6 @@ SHAPE_FILE = "shape.json"
 MARKS = (RUN_FILE, SHAPE_FILE, "token")
 """What a directory is recognised by as that of a run; deleted last."""
 
-PRIVATE = 0o700
-
 
 @dataclass(frozen=True)
 class RunInfo:
@@ -87,12 +85,6 @@ def can_resume(directory: Path, fresh: bool) -> bool:
             )
     # Without these three nothing had begun that could be gone on with.
     return not fresh and all((directory / mark).is_file() for mark in MARKS)
-
-
-def make_private(directory: Path) -> None:
-    """Make the directory of a run, for its owner alone: it holds rows, logs and the token."""
-    directory.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-    directory.chmod(PRIVATE)
 
 
 def shape_of(program: Program) -> dict[str, Any]:

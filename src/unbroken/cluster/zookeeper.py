@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from unbroken.cluster.java import find_java
+from unbroken.cluster.private import make_private
 from unbroken.cluster.processes import OwnedProcess, ProcessError, spawn, tail
 from unbroken.errors import UnbrokenError
 
@@ -201,7 +202,7 @@ class EmbeddedZooKeeper:
     def _spawn(self, port: int) -> OwnedProcess:
         try:
             return spawn(self._command(self._write_config(port)), log_file=self.log_file, cwd=self.data_dir)
-        except ProcessError as error:
+        except (ProcessError, OSError) as error:
             raise ZooKeeperError(f"The embedded ZooKeeper could not be started: {error}") from error
 
     def _command(self, config: Path) -> list[str]:
@@ -225,6 +226,7 @@ class EmbeddedZooKeeper:
 
     def _write_config(self, port: int) -> Path:
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        make_private(self.data_dir / "data")
         settings = {
             "dataDir": self.data_dir / "data",
             "clientPort": port,
