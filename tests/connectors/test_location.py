@@ -21,6 +21,39 @@ def test_directories_of_nodes_are_no_urls(url: str) -> None:
         assert f"The path of {name} begins with {scheme}:" in problem and "; mount the place on all nodes" in problem
 
 
+@pytest.mark.parametrize(
+    ("place", "what", "remedy"),
+    [
+        ("s3:b", "is neither a path nor a URL", "write s3://b, or the whole path of a directory."),
+        ("S3A:b/x", "is neither a path nor a URL", "write S3A://b/x, or"),
+        ("hdfs:data", "is neither a path nor a URL", "write hdfs://data, or"),
+        ("file:data", "is neither a path nor a URL", "write file:///data, or"),
+        (" s3://b/x", "begins or ends with white space", "write 's3:"),
+        ("/data/x\n", "begins or ends with white space", "write '/data/x'."),
+        ("~/x", "begins with ~", "write the whole path, such as /home/user/x."),
+        ("~", "begins with ~", "write the whole path"),
+        ("~ann/x", "begins with ~", "write the whole path"),
+    ],
+)
+def test_places_that_are_not_what_they_seem(place: str, what: str, remedy: str) -> None:
+    for made in (
+        Files(place, format="json", schema="n long"),
+        Parquet(place),
+        JsonLines(place),
+        Parquet(Path(place)),
+        Delta(place),
+        Kafka("h:9092", "t", start=SparkCheckpoint(place)),
+    ):
+        (problem,) = made.problems()
+        assert what in problem and remedy in problem, (made, problem)
+
+
+@pytest.mark.parametrize("place", ["a~b/x", "/~x", "x/~", "in:out", "news3:b", "s3", "a b"])
+def test_odd_names_that_are_meant(place: str) -> None:
+    for made in (Files(place, format="json", schema="n long"), Parquet(place), JsonLines(place), Delta(place)):
+        assert not made.problems()
+
+
 def test_directories_of_other_machines() -> None:
     (problem,) = Files("file://machine/in", format="json", schema="n long").problems()
     assert "begins with file:" in problem

@@ -385,6 +385,16 @@ def test_snapshots_where_spark_cannot_write(spark: SparkSession, url: str, tmp_p
         check(flow, spark)
 
 
+@pytest.mark.parametrize("place", ["~/snapshots", "s3:bucket", " /snapshots"])
+def test_snapshots_in_places_that_are_not_what_they_seem(spark: SparkSession, place: str) -> None:
+    flow = one_segment(lambda a: a.select("k"))
+    flow.settings = flow.settings.model_copy(update={"snapshots": place})
+    with pytest.raises(FlowError) as caught:
+        check(flow, spark)
+    (problem,) = caught.value.problems
+    assert "the place of snapshots" in problem.what and "write " in problem.remedy
+
+
 def test_output_modes_that_spark_cannot_run(spark: SparkSession) -> None:
     problem = refusal(one_segment(lambda a: a.groupBy("k").count()), spark)
     assert "output mode 'append'" in problem.what and "watermark" in problem.remedy

@@ -15,7 +15,7 @@ import pyarrow as pa
 from unbroken.connectors.base import SinkConnector, SinkWriter
 from unbroken.connectors.delta_disk import bring_to_disk, settled
 from unbroken.connectors.delta_schema import check_fit, check_partitions, delta_types, nullable
-from unbroken.connectors.location import local_path, scheme_of
+from unbroken.connectors.location import local_path, scheme_of, unclear
 from unbroken.connectors.sink_ledger import Mark, is_delivered, own_mark, stream_name
 from unbroken.errors import UnbrokenError, Unfit
 from unbroken.numbers import number_problems
@@ -116,6 +116,9 @@ class Delta(SinkConnector):
 
     def _scheme_problems(self) -> list[str]:
         """What is wrong with a URL and with the options for its object store."""
+        found = unclear(self.path, "The path of Delta")
+        if found:
+            return found
         scheme = scheme_of(self.path)
         if scheme == "file" and self.directory is not None and scheme_of(self.directory) is not None:
             return [f"{self.path} names a machine; write file:/// and the path of a directory that the nodes share."]

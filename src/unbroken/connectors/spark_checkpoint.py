@@ -12,7 +12,7 @@ import pyarrow.fs
 
 from unbroken.connectors.kafka_client import KafkaError
 from unbroken.connectors.kafka_positions import Offsets
-from unbroken.connectors.location import scheme_of
+from unbroken.connectors.location import scheme_of, unclear
 
 SCHEMES = ("file", "s3", "gs", "hdfs", "viewfs", "abfs", "abfss")
 """The file systems of pyarrow."""
@@ -46,6 +46,9 @@ class SparkCheckpoint:
 
     def problems(self) -> list[str]:
         """What is wrong with the path, as a sentence with a remedy."""
+        found = unclear(self.path, "The path of the checkpoint")
+        if found:
+            return found
         scheme = scheme_of(self.path)
         if scheme is None or (scheme in SCHEMES and "://" in os.fspath(self.path)):
             return []

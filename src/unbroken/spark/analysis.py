@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from unbroken.connectors.location import unclear
 from unbroken.digest import digest_column
 from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow import Dataflow, Segment
@@ -133,6 +134,10 @@ def _placeholder(session: SparkSession, segment: Segment, name: str, schema: Str
 def _snapshot_problems(flow: Dataflow, session: SparkSession) -> list[Problem]:
     """A place for snapshots that Spark could not write to would be noticed when they are needed."""
     url = flow.settings.snapshots
+    if url is not None:
+        for sentence in unclear(url, "the place of snapshots"):
+            what, _, remedy = sentence.rstrip(".").partition("; ")
+            return [Problem(flow.where, what, remedy)]
     why = None if url is None else unknown_scheme(url, session)
     if why is None:
         return []
