@@ -11,6 +11,9 @@ flow = Dataflow(
     spark={
         "spark.hadoop.fs.s3a.secret.key": Secret.env("EXPOSED_KEY"),
         "spark.hadoop.exposed.plain": Secret.env("EXPOSED_KEY"),
+        # Chosen from outside, so that they are known there.
+        "spark.driver.port": os.environ.get("EXPOSED_DRIVER_PORT", "0"),
+        "spark.blockManager.port": os.environ.get("EXPOSED_BLOCKS_PORT", "0"),
     },
 )
 events = flow.source("events", Push("user string, amount long"))
