@@ -143,7 +143,7 @@ KINDS = (RequestsError, HTTPStatusError, urllib_error)
     ("status", "passing"),
     [
         *((status, False) for status in (400, 404, 409, 413, 422, 499)),
-        *((status, True) for status in (408, 425, 429, 500, 502, 503, 599)),
+        *((status, True) for status in (401, 403, 407, 408, 425, 429, 500, 502, 503, 599)),
     ],
 )
 def test_an_answer_of_http_at_a_sink(kind: Callable[[int], Exception], status: int, passing: bool) -> None:

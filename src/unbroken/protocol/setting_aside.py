@@ -67,8 +67,9 @@ _KAFKA_CONTENT = frozenset(
 )
 """What Kafka says of messages; all else that it says may pass."""
 
-_HTTP_LATER = frozenset({408, 425, 429})
-"""Answers of HTTP that ask for the same request at another time."""
+_HTTP_LATER = frozenset({401, 403, 407, 408, 425, 429})
+"""Answers of HTTP that are about the moment or the sender's credentials, not about the rows: an expired token must not
+send units to the dead letters, just as a missing permission in Kafka or PostgreSQL does not."""
 
 _DEEPEST_CAUSE = 16
 
