@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pytest
@@ -15,16 +18,18 @@ from unbroken.connectors.budget import BAD_CHARS, BAD_ROWS, RAW_CHARS
 from unbroken.connectors.csvparse import parse_csv
 from unbroken.connectors.deadletter import DeadLetters
 from unbroken.connectors.files import Files
+from unbroken.connectors.kafka_fetch import CODE, OFFSET
+from unbroken.connectors.kafka_rows import JsonRows
 from unbroken.connectors.linescan import RUN_LINES
 from unbroken.connectors.push import Push, PushBatch
 from unbroken.connectors.rowparse import JsonFormat, parse_json_lines
 from unbroken.spark.types import arrow_schema, parse_schema
 
 LINES = 20_000
-FACTOR = 5
-JSON_FACTOR = 10
-"""JSON lines that are refused are read singly, by Python: up to 7 times is measured where all are wrong, the rest is
-for noise."""
+AIM = 5
+"""Wrong lines are to cost at most so many times what right ones cost."""
+FACTOR = 8
+"""What the tests allow: the rest is for noise on a busy machine."""
 
 ORDERS = arrow_schema(parse_schema("id long, at timestamp, amount double, price decimal(10,2), name string"))
 PAIR = arrow_schema(parse_schema("a long, b string"))
@@ -50,13 +55,22 @@ def read_csv(data: bytes) -> Rows:
 
 def cost_ratio(read: Callable[[bytes], Rows], wrong: bytes, right: bytes) -> float:
     """How much more the wrong text costs, per line or per byte: processor time, the best of several taken in turns."""
+    return costs(read, wrong, right) / max(1.0, len(wrong) / len(right))
+
+
+Input = TypeVar("Input", bytes, pa.Table)
+
+
+def costs(read: Callable[[Input], Rows], wrong: Input, right: Input) -> float:
     best = [float("inf"), float("inf")]
-    for _ in range(5):
+    for _ in range(8):
         for i, data in enumerate((wrong, right)):
             start = time.process_time()
             read(data)
             best[i] = min(best[i], time.process_time() - start)
-    return best[0] / best[1] / max(1.0, len(wrong) / len(right))
+        if best[0] <= AIM * best[1]:
+            break
+    return best[0] / best[1]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +138,153 @@ def test_right_and_wrong_csv_lines_that_take_turns_cost_little_more(kind: str, r
 def test_wrong_json_costs_little_more_than_right_json(wrong: bytes) -> None:
     right = json_lines()
     assert read_json(right).table.num_rows == LINES and read_json(wrong).rejected == LINES
-    assert cost_ratio(read_json, wrong, right) <= JSON_FACTOR
+    assert cost_ratio(read_json, wrong, right) <= FACTOR
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of column: its name in DDL, a right value in JSON, and values that are wrong in JSON and in CSV."""
+
+    ddl: str
+    right: Callable[[int], bytes]
+    wrong: Callable[[int], bytes]
+    wrong_text: Callable[[int], bytes] | None
+
+
+def _second(i: int) -> bytes:
+    return b'"2024-01-01T00:%02d:%02dZ"' % (i // 60 % 60, i % 60)
+
+
+UNIT: Callable[[int], bytes] = lambda i: b"%d.5EUR" % i  # noqa: E731
+INT = Kind("long", lambda i: b"%d" % (7919 * i), lambda i: b'"%d"' % i, UNIT)
+DOUBLE = Kind("double", lambda i: b"%d.5" % i, lambda i: b'"%d.5EUR"' % i, UNIT)
+DECIMAL = Kind("decimal(10,2)", lambda i: b"%d.25" % i, lambda i: b"%d.255" % i, UNIT)
+STRING = Kind("string", lambda i: b'"name%d"' % i, lambda i: b"%d" % i, None)
+TIME = Kind("timestamp", _second, lambda i: b'"yesterday%d"' % i, lambda i: b"2024-01-01T99")
+BOOL = Kind("boolean", lambda i: b"true" if i % 3 else b"false", lambda i: b'"x%d"' % i, UNIT)
+
+COLUMNS: dict[str, list[Kind]] = {
+    "int": [INT],
+    "double": [DOUBLE],
+    "decimal": [DECIMAL],
+    "string": [STRING],
+    "time": [TIME],
+    "bool": [BOOL],
+    "two": [STRING, INT],
+    "three": [BOOL, TIME, DECIMAL],
+    "five": [INT, TIME, STRING, DECIMAL, DOUBLE],
+}
+
+
+def object_of(kinds: list[Kind], i: int, last: bytes | None = None, more: bytes = b"") -> bytes:
+    values = [kind.right(i) for kind in kinds[:-1]] + [kinds[-1].right(i) if last is None else last]
+    return b"{" + b",".join(b'"c%d":%s' % each for each in enumerate(values)) + more + b"}"
+
+
+WRONG_OBJECTS: dict[str, Callable[[list[Kind], int], bytes]] = {
+    "garbage": lambda kinds, i: b"line %d of a log file" % i,
+    "braced": lambda kinds, i: b"{line %d of a log file}" % i,
+    "truncated": lambda kinds, i: object_of(kinds, i)[:-1],
+    "cut": lambda kinds, i: object_of(kinds, i, b"") if i % 2 else object_of(kinds, i, more=b","),
+    "type": lambda kinds, i: object_of(kinds, i, kinds[-1].wrong(i)),
+    "unit": lambda kinds, i: object_of(kinds, i, b"%d.5EUR" % i),
+    "huge": lambda kinds, i: object_of(kinds, i, b"1" + b"0" * 400 + b"x"),
+    "extra": lambda kinds, i: object_of(kinds, i, more=b",5"),
+    "bytes": lambda kinds, i: object_of(kinds, i, more=b',"z":"\xff"'),
+    "twice": lambda kinds, i: object_of(kinds, i, more=b',"c%d":%s' % (len(kinds) - 1, kinds[-1].wrong(i))),
+    "array": lambda kinds, i: object_of(kinds, i, b"[" * 30 + b"]" * 30),
+    "deep": lambda kinds, i: object_of(kinds, i, more=b',"z":' + b"[" * 300 + b"]" * 300),
+    "two": lambda kinds, i: object_of(kinds, i) + b" " + object_of(kinds, i),
+}
+
+
+def mixed(wrong: Callable[[list[Kind], int], bytes], right: list[bytes], kinds: list[Kind], every: int) -> list[bytes]:
+    return [wrong(kinds, i) if i % every == 0 else line for i, line in enumerate(right)]
+
+
+def schema_of(kinds: list[Kind]) -> pa.Schema:
+    return arrow_schema(parse_schema(", ".join(f"c{i} {kind.ddl}" for i, kind in enumerate(kinds))))
+
+
+@pytest.mark.parametrize("every", [1, 2], ids=["all", "alternating"])
+@pytest.mark.parametrize("wrong", WRONG_OBJECTS)
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_what_wrong_objects_cost(columns: str, wrong: str, every: int) -> None:
+    """The aim is `AIM` times what right lines cost, for any number and type of columns."""
+    kinds = COLUMNS[columns]
+    schema = schema_of(kinds)
+    right = [object_of(kinds, i) for i in range(LINES)]
+    bad = b"\n".join(mixed(WRONG_OBJECTS[wrong], right, kinds, every))
+
+    def read(data: bytes) -> Rows:
+        return parse_json_lines(data, schema, "in", 10**6)
+
+    found = read(bad)
+    assert (found.table.num_rows, found.rejected) == (LINES - LINES // every, LINES // every)
+    assert cost_ratio(read, bad, b"\n".join(right)) <= FACTOR
+
+
+def record_of(kinds: list[Kind], i: int, wrong: bytes | None = None) -> bytes:
+    """A line of CSV; ``wrong`` is the last value that is no text."""
+    values = [kind.right(i).strip(b'"') for kind in kinds]
+    if wrong is not None:
+        values[max((j for j, kind in enumerate(kinds) if kind is not STRING), default=0)] = wrong
+    return b",".join(values)
+
+
+WRONG_RECORDS: dict[str, Callable[[list[Kind], int], bytes]] = {
+    "value": lambda kinds, i: record_of(kinds, i, (kinds[-1].wrong_text or UNIT)(i)),
+    "quoted": lambda kinds, i: record_of(kinds, i, b'"x%d"' % i),
+    "huge": lambda kinds, i: record_of(kinds, i, b"9" * 40 + b"x"),
+    "many": lambda kinds, i: record_of(kinds, i) + b",x",
+    "bytes": lambda kinds, i: record_of(kinds, i, b"\xff"),
+    "quote": lambda kinds, i: record_of(kinds, i, b'"x'),
+    "return": lambda kinds, i: record_of(kinds, i, b"1\r2"),
+}
+
+
+@pytest.mark.parametrize("every", [1, 2], ids=["all", "alternating"])
+@pytest.mark.parametrize(
+    ("columns", "wrong"),
+    # Any value is text.
+    [each for each in product(COLUMNS, WRONG_RECORDS) if each not in product(["string"], ["value", "quoted", "huge"])],
+)
+def test_what_wrong_csv_records_cost(columns: str, wrong: str, every: int) -> None:
+    """The aim is `AIM` times what right lines cost, for any number and type of columns."""
+    kinds = COLUMNS[columns]
+    schema = schema_of(kinds)
+    right = [record_of(kinds, i) for i in range(LINES)]
+    bad = b"\n".join(mixed(WRONG_RECORDS[wrong], right, kinds, every))
+
+    def read(data: bytes) -> Rows:
+        return parse_csv(data, schema, "in", 10**6, header=False)
+
+    found = read(bad)
+    assert (found.table.num_rows, found.rejected) == (LINES - LINES // every, LINES // every)
+    assert cost_ratio(read, bad, b"\n".join(right)) <= FACTOR
+
+
+@pytest.mark.parametrize("every", [1, 2], ids=["all", "alternating"])
+@pytest.mark.parametrize("wrong", ["garbage", "type", "unit", "bytes", "twice"])
+@pytest.mark.parametrize("columns", ["int", "decimal", "string", "two", "five"])
+def test_what_wrong_values_of_kafka_cost(columns: str, wrong: str, every: int) -> None:
+    """The aim is `AIM` times what right values cost, for any number and type of columns."""
+    kinds = COLUMNS[columns]
+    schema = schema_of(kinds)
+    right = [object_of(kinds, i) for i in range(LINES)]
+    bad = mixed(WRONG_OBJECTS[wrong], right, kinds, every)
+    rows = JsonRows(schema, {}, skip_null=False)
+
+    def read(table: pa.Table) -> Rows:
+        return rows.rows(table, [("orders", 0)], schema)
+
+    def fetched(values: list[bytes]) -> pa.Table:
+        return pa.table({CODE: [0] * LINES, OFFSET: range(LINES), "value": pa.array(values, pa.binary())})
+
+    found = read(fetched(bad))
+    assert (found.table.num_rows, found.rejected) == (LINES - LINES // every, LINES // every)
+    size = max(1.0, sum(map(len, bad)) / sum(map(len, right)))
+    assert costs(read, fetched(bad), fetched(right)) / size <= FACTOR
 
 
 def test_one_wrong_line_in_many_is_found_without_reading_the_others_singly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +297,9 @@ def test_one_wrong_line_in_many_is_found_without_reading_the_others_singly(monke
 
     monkeypatch.setattr(JsonFormat, "read_lines", counted)
     assert read_json(json_lines().replace(b'"id":777,', b'"id":"777",')).rejected == 1
+    assert singly == []
+    # Of two equal names the last counts, which no pattern sees here: the name has an escape.
+    assert read_json(json_lines().replace(b'"id":777,', b'"\\u0069d":"777",')).rejected == 1
     assert 0 < len(singly) <= RUN_LINES
 
 

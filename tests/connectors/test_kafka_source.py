@@ -226,7 +226,7 @@ ROW = pa.schema([("a", pa.int64()), ("b", pa.string())])
 def parse(*values: bytes) -> tuple[list[Any], dict[int, str]]:
     form = JsonFormat(ROW)
     table, wrong = parse_values(pa.array(values, pa.binary()), form)
-    reasons = {int(i): why_wrong(pa.array([values[i]], pa.binary()), form) for i in wrong}
+    reasons = {int(i): why_wrong(values[i], form) for i in wrong}
     return [tuple(row.values()) for row in table.to_pylist()], reasons
 
 

@@ -19,6 +19,8 @@ import pyarrow.csv
 
 from unbroken.connectors.base import Rows
 from unbroken.connectors.budget import clip
+from unbroken.connectors.csvlikely import pattern_of
+from unbroken.connectors.linelikely import LinePattern
 from unbroken.connectors.linescan import Bools, LineFormat, Lines, bad_row, scan
 from unbroken.connectors.textlikely import FALSE, TRUE, as_bools
 from unbroken.connectors.textvalue import at_once, is_one, one_array, sift
@@ -98,6 +100,9 @@ class CsvFormat(LineFormat):
             true_values=list(TRUE),
             false_values=list(FALSE),
         )
+
+    def pattern(self) -> LinePattern | None:
+        return pattern_of(self.schema, self._names)
 
     def tidy(self, lines: Lines) -> Bools:
         """Lines without a bare carriage return, which Arrow's reader takes for a line break."""

@@ -33,6 +33,8 @@ _PLAIN_BYTES = np.isin(np.arange(256), np.frombuffer(b"0123456789.-", np.uint8))
 
 _DECIMAL = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,3}))?", re.ASCII)
 _EXPONENT = rf"^[+-]?[0-9.]{{1,{MAX_CHARS}}}[eE][+-]?[0-9]{{1,3}}$"
+_LOOSE_EXPONENT = r"[+-]?(?:[0-9.]+[eE][+-]?0?(?:[0-9]{1,2}|1[0-3][0-9])|[0.]+[eE][+-]?[0-9]{1,3})"
+"""An exponent that moves `MAX_CHARS` digits beyond any precision makes none of them fit, unless all are zero."""
 
 
 def unscaled(text: str, kind: pa.DataType) -> int | None:
@@ -65,7 +67,7 @@ def decimals_from_text(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bo
     if whole is not None:
         return whole, np.zeros(len(texts), np.bool_)
     short = pc.less_equal(pc.binary_length(texts), MAX_PLAIN_CHARS)
-    fits = pc.match_substring_regex(texts, _fitting(kind))
+    fits = pc.match_substring_regex(texts, rf"^{_fitting(kind)}$")
     plain = pc.and_(fits, short)
     unusual = pc.or_(pc.and_not(fits, short), pc.match_substring_regex(texts, _EXPONENT))
     found = pc.if_else(plain, texts, pa.scalar(None, texts.type)).cast(kind)
@@ -85,7 +87,12 @@ def _fitting(kind: pa.DataType) -> str:
     before, after = kind.precision - kind.scale, kind.scale
     whole = rf"(?:0*[0-9]{{1,{before}}}|0+)" if before else "0+"
     fraction = rf"(?:[0-9]{{1,{after}}}0*|0+)" if after else "0+"
-    return rf"^[+-]?(?:{whole}(?:\.(?:{fraction})?)?|\.{fraction})$"
+    return rf"[+-]?(?:{whole}(?:\.(?:{fraction})?)?|\.{fraction})"
+
+
+def decimals_like(kind: pa.DataType) -> str:
+    """Matches every text that `unscaled` takes for a decimal of ``kind``, and some others with an exponent."""
+    return rf"(?:{_fitting(kind)}|{_LOOSE_EXPONENT})"
 
 
 def safe_in_json(piece: pa.Array) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from unbroken.connectors.budget import MAX_DEPTH, clip
@@ -23,7 +24,8 @@ Reader = Callable[[Any], Any]
 """Makes of a JSON value what `pa.array` takes; raises `Mismatch`."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[{\]}]', re.DOTALL)
+_NO_BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^"\[{\]}]++', re.DOTALL)
+_STEPS = np.array([{"[": 1, "{": 1, "]": -1, "}": -1}.get(chr(each), 0) for each in range(256)], np.int64)
 _SHOWN = 60
 _LONG_INTEGER = 40  # Digits; no type has more, and Python refuses to convert very many.
 
@@ -98,15 +100,8 @@ def _scanned(text: str) -> tuple[Any, int]:
 
 def _depth(text: str) -> int:
     """How deep the brackets outside of strings are nested, at least up to the first place that is not JSON."""
-    depth = deepest = 0
-    for token in _TOKEN.finditer(text):
-        first = token[0][0]
-        if first in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif first in "]}":
-            depth -= 1
-    return deepest
+    brackets = np.frombuffer(_NO_BRACKETS.sub("", text).encode(), np.uint8)
+    return max(0, int(np.cumsum(_STEPS[brackets]).max(initial=0)))
 
 
 class RowReader:

@@ -14,7 +14,7 @@ from unbroken.connectors.budget import BAD_ROWS, DECODED_FACTOR, RAW_CHARS
 from unbroken.connectors.elements import elements
 from unbroken.connectors.kafka_fetch import CODE, HEADERS, OFFSET, TIMES
 from unbroken.connectors.kafka_positions import Partition, name_of
-from unbroken.connectors.linescan import Lines, bad_row, scan_indexed, why
+from unbroken.connectors.linescan import Lines, bad_row, scan_indexed, why_line
 from unbroken.connectors.rowparse import JsonFormat
 
 METADATA: Mapping[str, pa.DataType] = {
@@ -95,13 +95,13 @@ class JsonRows:
         origin = f"{name_of(partition)}@{table.column(OFFSET)[i].as_py()}"
         if value is None:
             return bad_row(b"", NULL_VALUE, origin)
-        return bad_row(value[: 4 * RAW_CHARS], why_wrong(values.slice(i, 1), self._form), origin)
+        return bad_row(value[: 4 * RAW_CHARS], why_wrong(value, self._form), origin)
 
 
 def parse_values(values: pa.Array, form: JsonFormat) -> tuple[pa.Table, Offsets64]:
     """One row for each value (none is null), in order, except for those that are wrong; their indices."""
     lines = lines_of(values)
-    over = _over_budget(values, lines, form)
+    over = _over_budget(values, lines.data, form)
     if over.any():
         within = np.flatnonzero(~over)
         table, wrong = parse_values(values.take(pa.array(within)), form)
@@ -109,24 +109,22 @@ def parse_values(values: pa.Array, form: JsonFormat) -> tuple[pa.Table, Offsets6
     table, wrong = scan_indexed(lines, form, NO_LIMIT)
     if table.num_rows + len(wrong) != len(lines):
         # What is blank between two lines is nothing; as the value of a record it is no row.
-        known = set(wrong.tolist())
-        blank = [i for i in range(len(lines)) if i not in known and not lines.line(i).strip()]
-        wrong = np.sort(np.concatenate([wrong, np.array(blank, np.int64)]))
+        wrong = np.union1d(wrong, np.flatnonzero(form.blank(lines)))
     return table, wrong
 
 
-def why_wrong(value: pa.Array, form: JsonFormat) -> str:
-    """Why the one value of an array is wrong."""
-    lines = lines_of(value)
-    if _over_budget(value, lines, form).any():
+def why_wrong(value: bytes, form: JsonFormat) -> str:
+    """Why a value is wrong."""
+    line = value.replace(b"\n", b"\t")
+    if _over_budget(pa.array([value], pa.binary()), line, form).any():
         return f"the value may take more than {VALUE_BYTES} bytes when decoded, by the elements of its arrays and maps"
-    return why(lines, 0, form, NO_LIMIT) if lines.line(0).strip() else EMPTY_VALUE
+    return why_line(line, form) if line.strip() else EMPTY_VALUE
 
 
-def _over_budget(values: pa.Array, lines: Lines, form: JsonFormat) -> npt.NDArray[np.bool_]:
+def _over_budget(values: pa.Array, text: bytes, form: JsonFormat) -> npt.NDArray[np.bool_]:
     """Values whose elements take too much: more than `VALUE_BYTES`, and than what a value of its size usually takes."""
     found = elements(form.schema)
-    if found.bytes_of(lines.data) <= VALUE_BYTES:  # all of them together, so none does
+    if found.bytes_of(text) <= VALUE_BYTES:  # all of them together, so none does
         return np.zeros(len(values), np.bool_)
     sizes = np.asarray(pc.binary_length(values)).astype(np.int64)
     return found.bytes_of_each(values) > np.maximum(VALUE_BYTES, DECODED_FACTOR * sizes)

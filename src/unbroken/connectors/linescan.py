@@ -1,14 +1,14 @@
-"""Reads line-based text in big vectorised pieces, and line by line only where a piece is refused.
+"""Reads line-based text in big vectorised pieces, and line by line only what the vectorised reader refuses.
 
 Every line that is not blank becomes a row or a bad row, in order. How a format reads a piece, and one line,
-is given by a `LineFormat`.
+is given by a `LineFormat`. A piece that is refused is sifted by the pattern of its format: lines that are seen to be
+wrong are set aside, and the others are read at once.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +16,10 @@ import pyarrow as pa
 
 from unbroken.connectors.base import BadRow, Rows
 from unbroken.connectors.budget import BAD_ROWS, RAW_CHARS, by_environment, first_line
+from unbroken.connectors.linelikely import LinePattern, Sifted
 
 PIECE_BYTES = 4 << 20  # Large enough to be read at full speed, small enough to be read again when refused.
 RUN_LINES = 500  # Balances the cost of starting the vectorised reader against that of reading lines singly.
-
-FEW_RUNS = 8
-RUN_WORTH_LINES = 500
-"""Runs of lines that are read at once, beyond a few, have to have so many lines on average: beginning one costs about
-what it costs to read so many one by one."""
 
 MANY_LINES = 10_000  # Bounds what is held as Python values at a time.
 
@@ -70,6 +66,13 @@ class Lines:
     def piece(self, start: int, stop: int) -> bytes:
         return self.data[self.starts[start] : self.ends[stop - 1]]
 
+    def texts(self, start: int, stop: int) -> pa.Array:
+        """The lines [start, stop) as an array that shares their memory, with what is between them at their ends."""
+        end = self.starts[stop] if stop < len(self) else len(self.data)
+        offsets = np.append(self.starts[start:stop], end)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.large_binary(), stop - start, buffers)
+
 
 class LineFormat(ABC):
     """How one format is read."""
@@ -79,9 +82,17 @@ class LineFormat(ABC):
     sifts: bool = False
     """Whether `read_lines` takes many lines about as fast as `read_piece`, so that a refused piece goes there whole."""
 
+    def pattern(self) -> LinePattern | None:
+        """Sorts the lines of a refused piece, if there is one. Lines that it calls likely may go to `read_piece`."""
+        return None
+
+    def blank(self, lines: Lines) -> Bools:
+        """Which lines are neither rows nor wrong."""
+        return np.asarray(lines.ends == lines.starts, np.bool_)
+
     @abstractmethod
     def tidy(self, lines: Lines) -> Bools:
-        """Which lines may be given to `read_piece` at all; the others are read one by one."""
+        """Which lines may be given to `read_piece` without a closer look."""
 
     @abstractmethod
     def hopeless(self, lines: Lines) -> Bools:
@@ -120,8 +131,13 @@ def why(lines: Lines, i: int, form: LineFormat, max_line_bytes: int) -> str:
     size = int(lines.ends[i] - lines.starts[i])
     if size > max_line_bytes:
         return f"the line is {size} bytes long, more than {max_line_bytes}"
+    return why_line(lines.line(i), form)
+
+
+def why_line(line: bytes, form: LineFormat) -> str:
+    """Why a line that is not too long is wrong."""
     try:
-        return form.reason(lines.line(i))
+        return form.reason(line)
     except Exception as error:
         if by_environment(error):
             raise
@@ -142,67 +158,100 @@ class _Scan:
         self._lines = lines
         self._form = form
         lengths = lines.ends - lines.starts
-        self._blank = lengths == 0
-        self._hopeless = (lengths > max_line_bytes) | (form.hopeless(lines) & ~self._blank)
-        self._filled = np.concatenate([np.zeros(1, np.int64), np.cumsum(~self._blank)])
+        long = lengths > max_line_bytes
+        self._blank = form.blank(lines) & ~long
+        self._wrong = long | (form.hopeless(lines) & ~self._blank)
+        # Lines of no length may stay in a piece.
+        self._filled = ~(self._blank | self._wrong)
+        self._in_the_way = ~self._filled & (lengths > 0)
+        self._tidy = form.tidy(lines)
         self._tables: list[pa.Table] = []
-        self._wrong = self._hopeless.copy()
 
     def run(self) -> tuple[pa.Table, Offsets]:
-        fast = (self._form.tidy(self._lines) | self._blank) & ~self._hopeless
-        edges = np.flatnonzero(np.diff(fast)) + 1
-        bounds = [0, *edges.tolist(), len(fast)] if len(fast) else []
-        if len(bounds) > FEW_RUNS + len(fast) // RUN_WORTH_LINES:
-            # Right and wrong lines take turns: what it costs to begin a run would come to more than the lines do.
-            self._one_by_one(0, len(fast))
-            bounds = []
-        for start, stop in pairwise(bounds):
-            if fast[start]:
-                self._in_pieces(start, stop)
-            else:
-                self._one_by_one(start, stop)
+        start, count = 0, len(self._lines)
+        while start < count:
+            limit = self._lines.starts[start] + PIECE_BYTES
+            stop = max(start + 1, min(count, int(np.searchsorted(self._lines.ends, limit, "right"))))
+            self._piece(start, stop)
+            start = stop
         empty = self._form.schema.empty_table()
         table = pa.concat_tables([empty, *self._tables]) if self._tables else empty
         return table, np.flatnonzero(self._wrong).astype(np.int64)
 
-    def _in_pieces(self, start: int, stop: int) -> None:
-        while start < stop:
-            limit = self._lines.starts[start] + PIECE_BYTES
-            end = max(start + 1, min(stop, int(np.searchsorted(self._lines.ends, limit, "right"))))
-            self._piece(start, end)
-            start = end
-
     def _piece(self, start: int, stop: int) -> None:
-        """Read lines [start, stop) at once; if that is refused, in short runs; line by line where those are, too."""
-        if self._at_once(start, stop):
+        """Read lines [start, stop) at once; if that is refused, those that the pattern of the format calls likely."""
+        filled = self._filled[start:stop]
+        numbers = start + np.flatnonzero(filled)
+        if not len(numbers):
             return
-        dense = self._form.sifts
-        for first in range(start, stop, stop - start if dense else RUN_LINES):
-            end = stop if self._form.sifts else min(first + RUN_LINES, stop)
-            # Where most lines are wrong, reading the next ones at once is a vain attempt.
-            if dense or not self._at_once(first, end):
-                self._one_by_one(first, end)
-                dense = 2 * int(self._wrong[first:end].sum()) > end - first
+        tidy = self._tidy[numbers]
+        texts: pa.Array | None = None
+        if tidy.all():
+            if self._in_the_way[start:stop].any():
+                texts = self._lines.texts(start, stop).filter(pa.array(filled))
+                piece = _joined(texts)
             else:
-                dense = False
+                piece = self._lines.piece(start, stop)
+            table = self._at_once(piece, len(numbers))
+            if table is not None:
+                self._tables.append(table)
+                return
+        pattern = self._form.pattern()
+        if pattern is None or not pattern.pays(len(numbers)):
+            self._sorted(numbers, Sifted(tidy, ~tidy), refused=bool(tidy.all()))
+            return
+        if texts is None:
+            texts = self._lines.texts(start, stop).filter(pa.array(filled))
+        sifted = pattern.sift(texts)
+        self._wrong[numbers[~(sifted.likely | sifted.odd)]] = True
+        likely = texts.filter(pa.array(sifted.likely))
+        table = self._at_once(_joined(likely), len(likely)) if len(likely) else None
+        if table is not None and not sifted.odd.any():
+            self._tables.append(table)
+        else:
+            self._sorted(numbers, sifted, refused=True, likely=table)
 
-    def _at_once(self, start: int, stop: int) -> bool:
-        rows = int(self._filled[stop] - self._filled[start])
+    def _sorted(self, numbers: Offsets, sifted: Sifted, *, refused: bool, likely: pa.Table | None = None) -> None:
+        """Read odd lines singly and likely ones, unless this is their table, in runs; the rows are in order."""
+        parts = _Parts()
+        many = numbers[sifted.likely]
+        if likely is not None:
+            parts.add(many, likely)
+        elif self._form.sifts:
+            self._singly(many, parts)
+        else:
+            self._in_runs(many, parts, refused)
+        self._singly(numbers[sifted.odd], parts)
+        table = parts.table()
+        if table is not None:
+            self._tables.append(table)
+
+    def _in_runs(self, numbers: Offsets, parts: _Parts, refused: bool) -> None:
+        # Where most lines are wrong, reading the next ones at once is a vain attempt.
+        dense = refused and len(numbers) <= RUN_LINES
+        for at in range(0, len(numbers), RUN_LINES):
+            run = numbers[at : at + RUN_LINES]
+            table = None if dense else self._at_once(b"\n".join(self._lines.some(run)), len(run))
+            if table is not None:
+                parts.add(run, table)
+                continue
+            self._singly(run, parts)
+            dense = 2 * int(self._wrong[run].sum()) > len(run)
+
+    def _at_once(self, piece: bytes, rows: int) -> pa.Table | None:
+        """The rows of a piece; none if it is refused."""
         try:
-            if rows:
-                self._tables.append(self._form.read_piece(self._lines.piece(start, stop), rows))
+            return self._form.read_piece(piece, rows)
         except Exception as error:
             if by_environment(error):
                 raise
-            return False
-        return True
+            return None
 
-    def _one_by_one(self, start: int, stop: int) -> None:
-        numbers = start + np.flatnonzero(~(self._blank[start:stop] | self._hopeless[start:stop]))
+    def _singly(self, numbers: Offsets, parts: _Parts) -> None:
         for at in range(0, len(numbers), MANY_LINES):
-            self._read(numbers[at : at + MANY_LINES])
+            self._read(numbers[at : at + MANY_LINES], parts)
 
-    def _read(self, numbers: Offsets) -> None:
+    def _read(self, numbers: Offsets, parts: _Parts) -> None:
         try:
             table, wrong = self._form.read_lines(self._lines.some(numbers))
         except Exception as error:
@@ -212,9 +261,40 @@ class _Scan:
             if len(numbers) == 1:
                 self._wrong[numbers] = True
                 return
-            self._read(numbers[: len(numbers) // 2])
-            self._read(numbers[len(numbers) // 2 :])
+            self._read(numbers[: len(numbers) // 2], parts)
+            self._read(numbers[len(numbers) // 2 :], parts)
             return
-        if table.num_rows:
-            self._tables.append(table)
         self._wrong[numbers[wrong]] = True
+        parts.add(numbers[~self._wrong[numbers]], table)
+
+
+class _Parts:
+    """Tables whose rows are those of some lines, put in the order of the lines."""
+
+    def __init__(self) -> None:
+        self._numbers: list[Offsets] = []
+        self._tables: list[pa.Table] = []
+
+    def add(self, numbers: Offsets, table: pa.Table) -> None:
+        assert table.num_rows == len(numbers), "a line is a row, wrong or blank"
+        if len(numbers):
+            self._numbers.append(numbers)
+            self._tables.append(table)
+
+    def table(self) -> pa.Table | None:
+        if not self._tables:
+            return None
+        table = pa.concat_tables(self._tables)
+        numbers = np.concatenate(self._numbers)
+        if (np.diff(numbers) > 0).all():
+            return table
+        return table.take(pa.array(np.argsort(numbers)))
+
+
+def _joined(texts: pa.Array) -> bytes:
+    """One text of all lines."""
+    _, offsets, data = texts.buffers()
+    if data is None:
+        return b""
+    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return bytes(data[int(bounds[0]) : int(bounds[-1])])

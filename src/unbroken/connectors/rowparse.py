@@ -13,7 +13,7 @@ import binascii
 import json
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,16 @@ import pyarrow.json
 from unbroken.connectors.base import Rows
 from unbroken.connectors.budget import MAX_DEPTH
 from unbroken.connectors.decimals import decimals_from_text, safe_in_json
+from unbroken.connectors.jsonlikely import pattern_of
 from unbroken.connectors.jsonvalue import RowReader, load_object
+from unbroken.connectors.linelikely import LinePattern, matching_among
 from unbroken.connectors.linescan import Bools, LineFormat, Lines, scan
 from unbroken.connectors.texttime import dates_from_text, times_from_millis, times_from_text
 
 # Arrow's reader takes several values on one line, and one that is null can end the process.
 _STRAY_NULL = re.compile(rb"\}[ \t\r]*null")
 _BLANK = b" \t\r"
+_SPACES = np.frombuffer(_BLANK, np.uint8)
 _OPENING = np.frombuffer(b"{ \t\r", np.uint8)
 _CLOSING = np.frombuffer(b"} \t\r", np.uint8)
 
@@ -68,6 +71,21 @@ class JsonFormat(LineFormat):
         # Where both kinds share a name, text cannot tell them apart.
         self._vectorised = all(_readable(field) for field in schema) and not decimals & others
         self._quoting = _quoting(decimals) if decimals and self._vectorised else None
+
+    def pattern(self) -> LinePattern | None:
+        return self._pattern
+
+    @cached_property
+    def _pattern(self) -> LinePattern | None:
+        return pattern_of(self.schema) if self._vectorised else None
+
+    def blank(self, lines: Lines) -> Bools:
+        """Lines of white space only."""
+        blank = lines.ends == lines.starts
+        if lines.data:
+            first, _ = _ends(lines)
+            blank |= matching_among(lines.texts(0, len(lines)), np.isin(first, _SPACES) & ~blank, r"^[ \t\r\n]*$")
+        return np.asarray(blank, np.bool_)
 
     def tidy(self, lines: Lines) -> Bools:
         """Lines that begin with ``{`` and end with ``}``, so that no value can reach over a line's end, and are not

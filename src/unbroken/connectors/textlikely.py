@@ -17,38 +17,66 @@ Bools = npt.NDArray[np.bool_]
 TRUE = ("true", "True", "TRUE")
 FALSE = ("false", "False", "FALSE")
 
-_SURE_DIGITS = {8: 2, 16: 4, 32: 9, 64: 18}
-"""By the width of a type in bits: the number of digits that it always holds."""
 
-_LONGEST = 38  # Characters that Arrow may be given as a decimal without exponent.
-_FLOAT = r"(?i)^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf|infinity|nan)$"
+def up_to(most: int, compared: int | None = None) -> str:
+    """Matches the integers from 0 to ``most``, and with ``compared`` larger ones that begin with so many same digits.
+
+    The pattern is the longer the more digits are compared.
+    """
+    digits = str(most)
+    places = len(digits)
+    compared = min(compared or places, places)
+    largest = rf"{digits[compared - 1]}[0-9]{{{places - compared}}}"
+    for i in reversed(range(compared)):
+        digit, least = int(digits[i]), 0 if i else 1
+        smaller = rf"[{least}-{digit - 1}][0-9]{{{places - i - 1}}}|" if digit > least else ""
+        largest = rf"(?:{smaller}{largest if i == compared - 1 else digits[i] + largest})"
+    return rf"(?:0|[1-9][0-9]{{0,{places - 2}}}|{largest})" if places > 1 else rf"[0-{digits}]"
+
+
+def integers(width: int, zeros: str = "") -> str:
+    """Matches the integers of a type of so many bits, and some that are less than its least.
+
+    ``zeros`` matches what may precede their digits.
+    """
+    beyond = 1 << width - 1
+    return rf"(?:{zeros}{up_to(beyond - 1)}|-{zeros}{up_to(beyond, 3)})"
+
+
+def millis(zeros: str = "") -> str:
+    """Matches epoch milliseconds of the years 1 to 9999, and some of the years near them."""
+    return rf"(?:{zeros}{up_to(YEAR_9999_MS, 3)}|-{zeros}{up_to(-YEAR_1_MS, 3)})"
+
+
+_LEAP = r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
 _DAY = (
     r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
     r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
-    r"|02-(?:0[1-9]|[12][0-9]))"
+    r"|02-(?:0[1-9]|1[0-9]|2[0-8]))"
 )
 _YEAR = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 _HOUR = r"(?:[01][0-9]|2[0-3])"
 _CLOCK = rf"[T ]{_HOUR}(?::[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{{1,9}})?)?)?(?:Z|[+-]{_HOUR}(?::?[0-5][0-9])?)?"
-_MILLIS = r"^-?[0-9]{1,15}$"
-_PATTERNS = {
-    "float": _FLOAT,
-    "date": rf"^{_YEAR}-{_DAY}$",
-    "time": rf"^(?:{_YEAR}|0000)-{_DAY}(?:{_CLOCK})?$",  # A zone may bring the end of the year 0 into the year 1.
-    "binary": r"^[A-Za-z0-9+/=]*$",
-}
+
+DATE = rf"(?:{_YEAR}-{_DAY}|{_LEAP}-02-29)"
+TIME = rf"(?:{DATE}|0000-12-31)(?:{_CLOCK})?"  # A zone may bring the end of the year 0 into the year 1.
+FLOAT = r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf|infinity|nan))"
+BASE64 = r"[A-Za-z0-9+/=]*"
+HEX = r"0[xX][0-9a-fA-F]"
+"""Patterns of values, without the white space that may surround them."""
+
+_WHOLE = {"float": FLOAT, "date": DATE, "time": rf"(?:{TIME}|{millis('0*')})", "binary": BASE64}
 
 
 def likely(texts: pa.Array, kind: pa.DataType, family: str) -> Bools:
     """Which texts, without the white space that their type allows, may be values of ``kind``; nulls are not."""
     if family == "integer":
-        return _integers(texts, kind.bit_width)
+        return _matching(texts, rf"{integers(kind.bit_width, '0*')}|{HEX}{{1,{kind.bit_width // 4}}}")
     if family == "boolean":
         return as_bools(pc.is_in(texts, pa.array(TRUE + FALSE)))
     if family == "text":
         return as_bools(texts.is_valid())
-    found = _matching(texts, _PATTERNS[family])
-    return found | _millis(texts) if family == "time" else found
+    return _matching(texts, _WHOLE[family])
 
 
 def as_bools(mask: pa.Array) -> Bools:
@@ -62,25 +90,4 @@ def only(texts: pa.Array, mask: Bools) -> pa.Array:
 
 
 def _matching(texts: pa.Array, pattern: str) -> Bools:
-    return as_bools(pc.match_substring_regex(texts, pattern))
-
-
-def _integers(texts: pa.Array, width: int) -> Bools:
-    sure = _SURE_DIGITS[width]
-    found = _matching(texts, rf"^(?:-?0*[0-9]{{1,{sure}}}|0[xX][0-9a-fA-F]{{1,{width // 4}}})$")
-    edge = _matching(texts, rf"^-?0*[1-9][0-9]{{{sure}}}$")
-    if not edge.any():
-        return found
-    short = edge & (np.asarray(pc.binary_length(texts).fill_null(0), np.int64) <= _LONGEST)
-    numbers = only(texts, short).cast(pa.decimal128(_LONGEST, 0))
-    least, most = (pa.scalar(bound, pa.decimal128(_LONGEST, 0)) for bound in (-(1 << width - 1), (1 << width - 1) - 1))
-    fits = as_bools(pc.and_(pc.greater_equal(numbers, least), pc.less_equal(numbers, most)))
-    return found | fits | (edge & ~short)
-
-
-def _millis(texts: pa.Array) -> Bools:
-    found = _matching(texts, _MILLIS)
-    if not found.any():
-        return found
-    numbers = only(texts, found).cast(pa.int64())
-    return as_bools(pc.and_(pc.greater_equal(numbers, YEAR_1_MS), pc.less_equal(numbers, YEAR_9999_MS)))
+    return as_bools(pc.match_substring_regex(texts, rf"^(?:{pattern})$"))
