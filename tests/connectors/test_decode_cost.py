@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -202,13 +202,22 @@ def mixed(wrong: Callable[[list[Kind], int], bytes], right: list[bytes], kinds: 
     return [wrong(kinds, i) if i % every == 0 else line for i, line in enumerate(right)]
 
 
+QUICK = ("int", "five")
+"""The schemas that every run of the tests measures; the others are marked slow."""
+
+
+def tables(names: Iterable[str]) -> list[Any]:
+    """The schemas of a table of costs; measuring all of them takes minutes."""
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+
+
 def schema_of(kinds: list[Kind]) -> pa.Schema:
     return arrow_schema(parse_schema(", ".join(f"c{i} {kind.ddl}" for i, kind in enumerate(kinds))))
 
 
 @pytest.mark.parametrize("every", [1, 2], ids=["all", "alternating"])
 @pytest.mark.parametrize("wrong", WRONG_OBJECTS)
-@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("columns", tables(COLUMNS))
 def test_what_wrong_objects_cost(columns: str, wrong: str, every: int) -> None:
     """The aim is `AIM` times what right lines cost, for any number and type of columns."""
     kinds = COLUMNS[columns]
@@ -247,7 +256,11 @@ WRONG_RECORDS: dict[str, Callable[[list[Kind], int], bytes]] = {
 @pytest.mark.parametrize(
     ("columns", "wrong"),
     # Any value is text.
-    [each for each in product(COLUMNS, WRONG_RECORDS) if each not in product(["string"], ["value", "quoted", "huge"])],
+    [
+        pytest.param(*each, marks=() if each[0] in QUICK else pytest.mark.slow)
+        for each in product(COLUMNS, WRONG_RECORDS)
+        if each not in product(["string"], ["value", "quoted", "huge"])
+    ],
 )
 def test_what_wrong_csv_records_cost(columns: str, wrong: str, every: int) -> None:
     """The aim is `AIM` times what right lines cost, for any number and type of columns."""
@@ -266,7 +279,7 @@ def test_what_wrong_csv_records_cost(columns: str, wrong: str, every: int) -> No
 
 @pytest.mark.parametrize("every", [1, 2], ids=["all", "alternating"])
 @pytest.mark.parametrize("wrong", ["garbage", "type", "unit", "bytes", "twice"])
-@pytest.mark.parametrize("columns", ["int", "decimal", "string", "two", "five"])
+@pytest.mark.parametrize("columns", tables(["int", "decimal", "string", "two", "five"]))
 def test_what_wrong_values_of_kafka_cost(columns: str, wrong: str, every: int) -> None:
     """The aim is `AIM` times what right values cost, for any number and type of columns."""
     kinds = COLUMNS[columns]
