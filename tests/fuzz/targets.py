@@ -9,6 +9,7 @@ import io
 import json
 import os
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ import yaml
 
 from fuzz.flows import UNCHANGED, handle_message, handle_nonsense
 from support import TOKEN
-from unbroken.checksum import sealed, unsealed
+from unbroken.checksum import crc32c, sealed, unsealed
 from unbroken.cluster.order_records import Mark, Record
 from unbroken.cluster.order_seal import RecordSeal
 from unbroken.config import load_settings
@@ -35,16 +36,18 @@ from unbroken.connectors.parquet_rows import decoded_estimate
 from unbroken.connectors.push import Push, PushBatch
 from unbroken.connectors.rowparse import JsonFormat, parse_json_lines
 from unbroken.errors import FlowError, UnbrokenError
+from unbroken.ingress.base import FILE_NAME, IngressBase
 from unbroken.ingress.logfile import IngressLogFile
 from unbroken.network.build import load_network
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Append, AppendAck, Entry
+from unbroken.protocol.layout import Layout
 from unbroken.protocol.messages import Ack, Delivered, DigestNote, Ping, Progress, Subscribe
 from unbroken.protocol.units import Digest, UnitHeader
 from unbroken.security.sealing import Seal
 from unbroken.spark.types import arrow_schema, parse_schema
 from unbroken.transport.codec import decode, encode
-from unbroken.transport.store import decode_unit, encode_unit
+from unbroken.transport.store import HEADER_KEY, decode_unit, encode_unit
 
 SCHEMA = (
     "user string, n long, small short, price decimal(10,2), at timestamp, day date, ok boolean, x double, "
@@ -162,6 +165,52 @@ def _log(data: bytes) -> None:
     entries = log.read()
     log.close()
     assert [entry.index for entry in entries] == list(range(1, len(entries) + 1))
+
+
+# --- behind checksums and codes: inputs are changed first and sealed then, or none would get that far ----------
+
+
+def _log_inside(data: bytes) -> None:
+    """Entries whose heads and bodies are anything, with lengths and checksums that are right."""
+    _log(b"".join(_sealed_entry(*piece.partition(b"\n")[::2]) for piece in data.split(b"\x1e")))
+
+
+def _sealed_entry(head: bytes, body: bytes) -> bytes:
+    lengths = struct.pack(">II", len(head), len(body))
+    sums = (crc32c(lengths), crc32c(lengths, head, body))
+    first, last = (struct.pack(">I", value) for value in sums)
+    return lengths + first + head + body + last
+
+
+def _unit_inside(data: bytes) -> None:
+    """Any header, in a unit whose checksums are right."""
+    _unit(_sealed_unit(_stream_file({HEADER_KEY: data})))
+
+
+def _sealed_unit(image: bytes) -> bytes:
+    prefix = struct.pack(">8sQI40s", bytes(encode_unit(_header(), _table()))[:8], len(image), crc32c(image), b"")
+    return prefix + struct.pack(">I", crc32c(prefix)) + image
+
+
+def _stream_file(metadata: dict[bytes, bytes]) -> bytes:
+    table = _table().replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _document_inside(data: bytes) -> None:
+    sealed_for_here = _seal().seal(DOCUMENT_PATH, data)
+    layout = Layout.from_json(json.loads(_seal().unseal(DOCUMENT_PATH, sealed_for_here)))
+    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+def _file_inside(data: bytes) -> None:
+    place = _directory() / f"base-{os.getpid()}"
+    place.mkdir(exist_ok=True)
+    (place / FILE_NAME).write_bytes(sealed(data))
+    IngressBase.read(place)
 
 
 def _wire(data: bytes) -> None:
@@ -310,6 +359,22 @@ _WIRE_SEEDS = tuple(encode(message) for message in _MESSAGES)
 _PUSH_SEEDS = (PushBatch("events", "p", 1, _lines()).to_bytes(),)
 
 
+LOG_SEEDS = (b"[1, 1, 1, false]\nbody 1\x1e[2, 1, 2, false]\nbody 2\x1e[3, 1, 3, true]\n", b"[1, 2, 3, true]\nx")
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+"""What the readers of documents may raise: only a process with the token can have sealed one that is wrong."""
+
+
+def _layout() -> bytes:
+    replicas = [ReplicaId(ShardId("seg", shard), number) for shard in (0, 1) for number in (0, 1)]
+    placement = {replica: "ab"[replica.index] for replica in replicas}
+    layout = Layout(7, {"a": "d1", "b": "d2"}, placement, {replica.shard: 2 for replica in replicas}, run="r")
+    return json.dumps(layout.to_json()).encode()
+
+
+def _base() -> IngressBase:
+    return IngressBase(9, 3, {"events": {"file": "a"}}, 5, {"events": (4, 5)}, {"events": []}, 3, 1)
+
+
 def _kafka_seeds() -> tuple[bytes, ...]:
     return (b"\x1e".join(json.dumps(row).encode() for row in ROWS), b'{"n":1}\x1e{"n":\x1e{"n":2}')
 
@@ -325,6 +390,10 @@ TARGETS: dict[str, Target] = {
         Target("parquet", _parquet_seeds(), _parquet),
         Target("unit", (bytes(encode_unit(_header(), _table())),), _unit, (UnbrokenError,)),
         Target("log", (_log_file()[1],), _log, (UnbrokenError,)),
+        Target("unit-inside", (_header().to_bytes(),), _unit_inside, (UnbrokenError,), (b"[",)),
+        Target("log-inside", LOG_SEEDS, _log_inside, (UnbrokenError,), (b"[1,1,1,0]\n\x1e", b"[")),
+        Target("document-inside", (_layout(),), _document_inside, DAMAGED, (b"[",)),
+        Target("file-inside", (_base().to_bytes(),), _file_inside, (UnbrokenError,), (b"[",)),
         Target("wire", _WIRE_SEEDS, _wire, (UnbrokenError,), (b"[", b'["ping",1]\n')),
         Target("message", (UNCHANGED,), handle_message, (UnbrokenError,), cost=5),
         Target("nonsense", (b"nonsense",), handle_nonsense, cost=40),

@@ -106,5 +106,5 @@ class IngressBase:
             return cls.from_bytes(unsealed(path, path.read_bytes(), REMEDY))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise Damaged(path, repr(error), REMEDY) from None

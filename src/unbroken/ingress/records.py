@@ -63,15 +63,23 @@ def _entries(path: Path, data: bytes) -> Iterator[tuple[Entry, int]]:
         head_bytes, body_bytes = data[at + _HEAD : body], data[body : body + body_length]
         if _SUM.unpack_from(data, end - _SUM.size)[0] != crc32c(lengths, head_bytes, body_bytes):
             raise _damaged(path, at)
-        index, term, pulse, final = json.loads(head_bytes)
-        yield Entry(int(index), int(term), body_bytes, int(pulse), bool(final)), end
+        yield _entry(path, at, head_bytes, body_bytes), end
         at = end
 
 
-def _damaged(path: Path, at: int) -> Damaged:
+def _entry(path: Path, at: int, head: bytes, body: bytes) -> Entry:
+    """The entry of these bytes, whose checksum is right; one that another program wrote may be anything."""
+    try:
+        index, term, pulse, final = json.loads(head)
+        return Entry(int(index), int(term), body, int(pulse), bool(final))
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise _damaged(path, at, f"the entry at byte {at} is not one: {type(error).__name__}") from None
+
+
+def _damaged(path: Path, at: int, reason: str = "") -> Damaged:
     return Damaged(
         path,
-        f"the checksum of the entry at byte {at} is wrong",
+        reason or f"the checksum of the entry at byte {at} is wrong",
         "Let the node copy the ingress log from another member; without one, cut the file off there: "
         f"truncate -s {at} {path}",
     )

@@ -73,11 +73,15 @@ def checked(data: pa.Buffer | bytes, where: Path | str) -> pa.Buffer:
 
 def decode_unit(data: pa.Buffer | bytes, where: Path | str = "a unit that was sent") -> tuple[UnitHeader, pa.Table]:
     table = open_unit(data, where)
-    return read_header(table.schema), table.replace_schema_metadata(None)
+    return read_header(table.schema, where), table.replace_schema_metadata(None)
 
 
-def read_header(schema: pa.Schema) -> UnitHeader:
-    return UnitHeader.from_bytes((schema.metadata or {})[HEADER_KEY])
+def read_header(schema: pa.Schema, where: Path | str = "a unit that was sent") -> UnitHeader:
+    """The header in a unit's schema; raises Damaged if there is none that can be read."""
+    try:
+        return UnitHeader.from_bytes((schema.metadata or {})[HEADER_KEY])
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        raise Damaged(where, f"its header is not one: {type(error).__name__}", REFETCH) from None
 
 
 def unit_name(number: int) -> str:
@@ -218,6 +222,6 @@ def _stored_header(path: Path) -> UnitHeader:
     with pa.memory_map(str(path)) as source:
         image = checked(source.read_buffer(), path)
         try:
-            return read_header(pa.ipc.open_file(pa.BufferReader(image)).schema)
-        except (pa.ArrowInvalid, KeyError, ValueError, TypeError) as error:
+            return read_header(pa.ipc.open_file(pa.BufferReader(image)).schema, path)
+        except pa.ArrowInvalid as error:
             raise Damaged(path, f"it has no header: {error}", REFETCH) from error
