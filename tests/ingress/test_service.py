@@ -22,6 +22,7 @@ from unbroken.connectors.push import Push, PushBatch, PushReader
 from unbroken.ingress import calls, feeder, lanes
 from unbroken.ingress.logfile import IngressLogFile
 from unbroken.ingress.news import SourceNews
+from unbroken.protocol.cut_clock import ClockLeap
 from unbroken.protocol.events import EntriesPersisted, Produced, PushArrived, SourcesPolled
 from unbroken.protocol.ids import ReplicaId, ShardId
 from unbroken.protocol.ingress import Entry
@@ -294,6 +295,14 @@ def test_news_is_told_once_and_when_it_is_over() -> None:
     assert news.sentences(8, {}, {}) == ["source a is read again on node-1"]
     (told,) = news.sentences(9, {}, {"b": 2_000})
     assert told == "source b cannot be read on node-1, the others go on: it cannot be asked for its rows"
+
+
+def test_a_leap_of_cut_times_is_told_with_both_times() -> None:
+    (told,) = SourceNews("node-1").sentences(0, {}, {}, None, ClockLeap(1_700_000_000_000, 1_700_086_400_500))
+    assert "of node-1 is cut at 2023-11-15 22:13:20 UTC, by its clock" in told
+    assert "the log was cut at 2023-11-14 22:13:20 UTC. Cut times follow this clock" in told
+    (told,) = SourceNews("node-1").sentences(0, {}, {}, None, ClockLeap(1, 10**18))
+    assert f"is cut at {10**18} ms, by its clock" in told
 
 
 def test_a_worker_answers_in_order_and_passes_errors_on() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unbroken.ingress.buckets import BucketRule, Step
-from unbroken.protocol.cut_clock import SLEW, STEP_MS, ClockStep, CutClock
+from unbroken.protocol.cut_clock import LEAP_MS, SLEW, STEP_MS, ClockLeap, ClockStep, CutClock
 
 HOUR_MS = 3_600_000.0
 T = 1_700_000_000_000
@@ -67,6 +67,27 @@ def test_a_process_that_begins_takes_its_clock_at_its_word_if_it_is_later() -> N
     clock = CutClock()
     assert clock.cut(T - HOUR_MS, 0.0, T) == T + 1
     assert T + 90 <= clock.cut(T - HOUR_MS + 100, 100.0, T + 1) <= T + 110
+
+
+def test_a_first_cut_long_after_the_last_one_is_reported_once() -> None:
+    clock = CutClock()
+    clock.now_ms(T + HOUR_MS, 0.0)
+    first = clock.cut(T + HOUR_MS, 0.0, T)
+    assert clock.leap() == ClockLeap(T, first) and clock.leap() is None
+    clock.cut(T + 2 * HOUR_MS, 100.0, first)
+    assert clock.leap() is None, "a step while it runs is followed slowly, and reported as one"
+
+
+def test_no_leap_is_reported_of_a_short_restart_a_fresh_log_or_cuts_that_were_seen() -> None:
+    for wall, last in ((T + LEAP_MS, T), (T - HOUR_MS, T), (float(T), 0)):
+        clock = CutClock()
+        clock.cut(wall, 0.0, last)
+        assert clock.leap() is None
+    clock = CutClock()
+    for number in range(3):
+        clock.agreed(T + 100 * number, T + HOUR_MS, 100.0 * number)
+    clock.cut(T + 2 * HOUR_MS, HOUR_MS, T + 200)
+    assert clock.leap() is None, "its time is that of the other leader, and did not leap"
 
 
 def test_what_is_read_again_from_a_log_does_not_set_the_time() -> None:

@@ -280,8 +280,8 @@ class IngressService:
         leading = protocol is not None and protocol.sources is not None and protocol.sources.log.leading
         unreached = self.feeder.unreached_ms() if leading else {}
         with self._clock_lock:
-            step = self._cut_clock.step()
-        for sentence in self._news.sentences(time.monotonic(), self.feeder.troubles, unreached, step):
+            step, leap = self._cut_clock.step(), self._cut_clock.leap()
+        for sentence in self._news.sentences(time.monotonic(), self.feeder.troubles, unreached, step, leap):
             self._node.tell(sentence)
         self._release()
         for sentence in self.feeder.set_aside():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
-from unbroken.protocol.cut_clock import SLEW, ClockStep
+from unbroken.protocol.cut_clock import SLEW, ClockLeap, ClockStep
 
 WORTH_S = 2.0
 """A source that is in trouble for a shorter time is not worth a sentence: a slow read looks like that, too."""
@@ -24,6 +25,7 @@ class SourceNews:
         troubles: Mapping[str, str],
         unreached_ms: Mapping[str, int],
         step: ClockStep | None = None,
+        leap: ClockLeap | None = None,
     ) -> list[str]:
         """What is new, also about the clock of this node. ``unreached_ms`` says for how long sources could not be
         asked, on the node that asks them."""
@@ -39,6 +41,12 @@ class SourceNews:
         for name in sorted(self._told.keys() - lasting - troubles.keys() - unreached_ms.keys()):
             del self._told[name]
             out.append(f"source {name} is read again on {self._node}")
+        if leap is not None:
+            out.append(
+                f"the first pulse of {self._node} is cut at {_time(leap.to_ms)}, by its clock; the last one of the log "
+                f"was cut at {_time(leap.from_ms)}. Cut times follow this clock from here on: if the flow was not "
+                "stopped in between, correct the clock of the node."
+            )
         if step is not None and step.offset_ms == 0:
             out.append(f"the clock of {self._node} agrees with the time of the flow again")
         elif step is not None:
@@ -49,3 +57,11 @@ class SourceNews:
                 "Correct the clock of the node."
             )
         return out
+
+
+def _time(at_ms: int) -> str:
+    """A time in UTC, to the second; milliseconds, if a clock is so wrong that there is no such year."""
+    try:
+        return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"

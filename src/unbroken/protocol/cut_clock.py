@@ -12,6 +12,18 @@ of the time for which it is wrong."""
 STEP_MS = 1_000.0
 """A clock that differs by more than this has been set, or was wrong before: worth a sentence."""
 
+LEAP_MS = 60_000.0
+"""A first cut that is later than the last one in the log by more than this is worth a sentence: restarts of a whole
+flow take less, and a wrong clock that matters to windows is off by more."""
+
+
+@dataclass(frozen=True)
+class ClockLeap:
+    """The first cut of a process, at ``to_ms`` by the clock of its machine, is long after the last one of the log."""
+
+    from_ms: int
+    to_ms: int
+
 
 @dataclass(frozen=True)
 class ClockStep:
@@ -29,7 +41,8 @@ class CutClock:
     leader set it, so that a member that becomes the leader continues from the last agreed cut.
 
     Only a process that has neither cut nor seen cuts being made takes its clock at its word, if that is later than the
-    last cut in the log: how long no process of the flow ran cannot be told otherwise.
+    last cut in the log: how long no process of the flow ran cannot be told otherwise. A wrong clock is taken at its
+    word as well, and later cuts cannot be earlier; so a long leap is reported (`leap`), for an operator to judge.
 
     Invariants: between cuts of others, time never goes back, and passes at between ``1 - SLEW`` and ``1 + SLEW`` of the
     rate of monotonic time. Every cut is later than the one before it.
@@ -41,11 +54,14 @@ class CutClock:
     seen: tuple[int, float] | None = None
     offset_ms: float = 0.0
     told_ms: float = 0.0
+    trusting: bool = False
+    leapt: ClockLeap | None = None
 
     def now_ms(self, wall_ms: float, monotonic_ms: float, last_cut_ms: int = 0) -> float:
         """The time of cuts at this moment. ``last_cut_ms`` is that of the log, where it begins."""
         if self.monotonic_ms is None:
             self.at_ms = max(wall_ms, float(last_cut_ms))
+            self.trusting = True
         else:
             elapsed = max(0.0, monotonic_ms - self.monotonic_ms)
             bend = SLEW * elapsed
@@ -56,8 +72,11 @@ class CutClock:
 
     def cut(self, wall_ms: float, monotonic_ms: float, last_cut_ms: int) -> int:
         """The time of the next cut, after the last one in the log."""
-        self.issued_ms = max(int(self.now_ms(wall_ms, monotonic_ms, last_cut_ms)), last_cut_ms + 1)
-        return self.issued_ms
+        cut_ms = max(int(self.now_ms(wall_ms, monotonic_ms, last_cut_ms)), last_cut_ms + 1)
+        if self.trusting and not self.issued_ms and last_cut_ms and cut_ms - last_cut_ms > LEAP_MS:
+            self.leapt = ClockLeap(last_cut_ms, cut_ms)
+        self.issued_ms = cut_ms
+        return cut_ms
 
     def agreed(self, cut_ms: int, wall_ms: float, monotonic_ms: float) -> None:
         """A cut has just come into the log here; one of another leader sets the time."""
@@ -66,8 +85,13 @@ class CutClock:
         before, self.seen = self.seen, (cut_ms, monotonic_ms)
         if self.monotonic_ms is None and (before is None or not _live(before, self.seen)):
             return
-        self.at_ms, self.monotonic_ms = float(cut_ms), monotonic_ms
+        self.at_ms, self.monotonic_ms, self.trusting = float(cut_ms), monotonic_ms, False
         self.offset_ms = wall_ms - self.at_ms
+
+    def leap(self) -> ClockLeap | None:
+        """The leap of the first cut of this process, if it was one; once."""
+        leapt, self.leapt = self.leapt, None
+        return leapt
 
     def step(self) -> ClockStep | None:
         """What is new about the clock of the machine since the last time that this was asked."""
