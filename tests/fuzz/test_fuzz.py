@@ -8,11 +8,14 @@ import pytest
 
 from fuzz.campaign import check, growth, run_range
 from fuzz.mutation import made
-from fuzz.targets import TARGETS
+from fuzz.targets import TARGETS, _header, _sealed_unit, _table
+from unbroken.checksum import Damaged
 from unbroken.connectors.base import Rows
+from unbroken.transport.store import decode_unit, encode_unit
 
 CORPUS = Path(__file__).parent / "corpus"
 INPUTS = 400
+PREFIX_BYTES = 64
 PATTERNS = [(name, pattern) for name, target in TARGETS.items() for pattern in target.patterns]
 
 
@@ -42,3 +45,11 @@ def test_inputs_that_were_found_once(path: Path) -> None:
 def test_inputs_are_made_again_by_their_names() -> None:
     seeds = TARGETS["json"].seeds
     assert made(seeds, "json:1:2") == made(seeds, "json:1:2") != made(seeds, "json:1:3")
+
+
+@pytest.mark.parametrize("keep", [0, 7, 100, -1])
+def test_a_sealed_unit_that_is_no_arrow_file_is_damage(keep: int) -> None:
+    """Arrow's own errors do not escape; a few inputs suffice, for how Arrow reads is not ours to search."""
+    whole = bytes(encode_unit(_header(), _table()))[PREFIX_BYTES:]
+    with pytest.raises(Damaged, match="it is no Arrow file"):
+        decode_unit(_sealed_unit(whole[:keep]))

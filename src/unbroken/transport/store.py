@@ -51,7 +51,11 @@ def open_unit(data: pa.Buffer | bytes, where: Path | str = "a unit that was sent
     Raises Damaged before Arrow sees a byte that is not as it was written: Arrow trusts its files, and may end the
     process over one.
     """
-    return pa.ipc.open_file(pa.BufferReader(checked(data, where))).read_all()
+    image = checked(data, where)
+    try:
+        return pa.ipc.open_file(pa.BufferReader(image)).read_all()
+    except (pa.ArrowException, OSError) as error:  # it is not what `encode_unit` writes, and all there is is in memory
+        raise Damaged(where, f"it is no Arrow file: {error}", REFETCH) from None
 
 
 def checked(data: pa.Buffer | bytes, where: Path | str) -> pa.Buffer:
@@ -223,5 +227,5 @@ def _stored_header(path: Path) -> UnitHeader:
         image = checked(source.read_buffer(), path)
         try:
             return read_header(pa.ipc.open_file(pa.BufferReader(image)).schema, path)
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowException, OSError) as error:
             raise Damaged(path, f"it has no header: {error}", REFETCH) from error
