@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ OUTSIDE = "127.0.0.9"
 
 LOOPBACK = "127.0.0.1"
 LOCAL_SPARK = "of a local Spark"
+MOMENT_S = 1.0
 
 
 class Outside(LocalCluster):
@@ -127,6 +129,18 @@ class Machine:
 
     @classmethod
     def look(cls) -> Machine:
+        """The sockets that last. For each batch Spark opens one for a moment, by which the node takes its rows."""
+        first = cls._look()
+        later = time.monotonic() + MOMENT_S
+        wait_until(lambda: time.monotonic() > later, 10 * MOMENT_S, "a while")
+        second = cls._look()
+        users = {
+            port: first.users.get(port, set()) | second.users.get(port, set()) for port in first.users | second.users
+        }
+        return cls([one for one in second.open if one in first.open], users)
+
+    @classmethod
+    def _look(cls) -> Machine:
         found, users = [], dict[int, set[str]]()
         for process in processes():
             try:
