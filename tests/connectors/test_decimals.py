@@ -141,8 +141,35 @@ def test_no_such_text_or_scale_ends_the_process() -> None:
 )
 def test_a_json_text_with_such_a_value_is_not_for_arrow(text: str) -> None:
     for value in (text, f'"{text}"'):
-        assert not safe_in_json(pa.array([f'{{"a":1.5}}\n{{"a":{value}}}']))
-    assert safe_in_json(pa.array(['{"a":-1.5,"id":"3e4f-12e5-8e","b":"12.25"}']))
+        assert not safe_in_json(pa.array([f'{{"a":1.5}}\n{{"a":{value}}}']), scale=2)
+    assert safe_in_json(pa.array(['{"a":-1.5,"id":"3e4f-12e5-8e","b":"12.25"}']), scale=2)
+
+
+WRAPPING = [("11", 38), ("11", 37), ("34028236692093846347", 18), ("79", 37), ("-11", 38), ("0011.0", 38)]
+"""Numbers that Arrow takes for others: times a power of ten they are beyond 128 bits, and begin at 0 again."""
+
+
+@pytest.mark.parametrize(("text", "scale"), WRAPPING)
+def test_no_way_in_takes_a_number_for_another_one(text: str, scale: int) -> None:
+    ddl = f"m decimal(38,{scale})"
+    schema = arrow_schema(parse_schema(ddl))
+    right = value(text)
+    assert right is not None
+    expected = [] if abs(right) * 10**scale >= 10**38 else [{"m": Decimal(text)}]
+    number = text.lstrip("0") if not text.startswith("-") else text
+    for line in (f'{{"m":{number}}}', f'{{"m":"{text}"}}'):
+        assert parse_json_lines(line.encode(), schema, "o", 1000).table.to_pylist() == expected
+    assert parse_csv(text.encode() + b"\n", schema, "o", 1000, header=False).table.to_pylist() == expected
+    for sent in (pa.decimal128(38, 1), pa.decimal256(60, 2)):
+        table = pa.table({"m": pa.array([Decimal(text)], sent)})
+        nested = pa.table({"s": pa.array([{"l": [Decimal(text)]}], pa.struct([("l", pa.list_(sent))]))})
+        wide = arrow_schema(parse_schema(f"s struct<l:array<decimal(38,{scale})>>"))
+        for made, wanted in ((table, schema), (nested, wide)):
+            if expected:
+                assert fit(made, wanted, exact_names=True).num_rows == 1
+            else:
+                with pytest.raises(ValueError, match="does not fit"):
+                    fit(made, wanted, exact_names=True)
 
 
 @pytest.mark.parametrize(("precision", "scale"), [(10, 2), (38, 38), (38, 0), (5, 5)])

@@ -1,8 +1,10 @@
 """Decimals from text, a column at a time or singly.
 
 Arrow reads beyond its table of powers of ten if a text has many more digits after the point than the type, by its
-exponent or written out: it takes wrong values, or the process ends. So its parser is given only what is seen, before,
-to have no exponent and at most 38 characters; digits of other texts are shifted here, and their length is bounded.
+exponent or written out: it takes wrong values, or the process ends. And a number that exceeds 128 bits when its digits
+are shifted to the scale of the type wraps around: Arrow takes 11 as decimal(38,38) for 0.79. So its parser is given only
+texts without exponent whose digits, together with those of the scale, are at most 38; digits of other texts are shifted
+here, and their length is bounded.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ MAX_CHARS = 100
 """A longer text is no decimal: a type has at most 38 digits, which leaves room for sign, point, zeros and exponent."""
 
 MAX_PLAIN_CHARS = 38
-"""Arrow's powers of ten end here, so a text without exponent that is not longer cannot shift its digits too far."""
+"""Arrow's powers of ten end here, so a text without exponent that is not longer cannot shift its digits too far.
+Numbers of so many digits are within 128 bits."""
 
 _UNSAFE_JSON = (
     r"[^-+.0-9A-Za-z][+-]?[0-9]*\.?[0-9]*[eE][+-]?[0-9]+[^-0-9A-Za-z]"  # A whole value with an exponent.
     r"|\\u"  # An escape may stand for any character of such a value.
-    rf"|[0-9.]{{{MAX_PLAIN_CHARS},}}"
 )
 _PLAIN_BYTES = np.isin(np.arange(256), np.frombuffer(b"0123456789.-", np.uint8))
 
@@ -95,9 +97,13 @@ def decimals_like(kind: pa.DataType) -> str:
     return rf"(?:{_fitting(kind)}|{_LOOSE_EXPONENT})"
 
 
-def safe_in_json(piece: pa.Array) -> bool:
-    """Whether Arrow's parser may be given any value in this JSON text: each has no exponent and few digits."""
-    return not pc.any(pc.match_substring_regex(piece, _UNSAFE_JSON)).as_py()
+def safe_in_json(piece: pa.Array, scale: int) -> bool:
+    """Whether Arrow's parser may be given any value in this JSON text: each has no exponent and few digits.
+
+    ``scale`` is the largest one of the decimals that it may look for.
+    """
+    digits = rf"|[0-9.]{{{MAX_PLAIN_CHARS - scale + 1},}}"
+    return not pc.any(pc.match_substring_regex(piece, _UNSAFE_JSON + digits)).as_py()
 
 
 def decimals_at_once(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
@@ -105,7 +111,7 @@ def decimals_at_once(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
     longest = pc.max(pc.binary_length(texts)).as_py()
     if longest is None:
         return pa.nulls(len(texts), kind)
-    if not pa.types.is_string(texts.type) or longest > MAX_PLAIN_CHARS:
+    if not pa.types.is_string(texts.type) or longest + int(kind.scale) > MAX_PLAIN_CHARS:
         return None
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
     used = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]

@@ -76,9 +76,30 @@ def _fit(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         column = column.cast(column.type.value_type)
     cut = pt.is_timestamp(column.type) and column.type.unit == "ns"
     try:
-        return column.cast(field.type, safe=not cut)
+        made = column.cast(field.type, safe=not cut)
+        kept = all(map(_decimals_kept, column.chunks, made.chunks))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ValueError(f"column {field.name!r} does not fit {field.type}: {first_line(error)}") from None
+    if not kept:
+        raise ValueError(f"column {field.name!r} does not fit {field.type}: a decimal has too many digits")
+    return made
+
+
+def _decimals_kept(given: pa.Array, made: pa.Array) -> bool:
+    """Whether all decimals of an array are still the same numbers after a cast.
+
+    A number that is beyond the bits of the type when it is shifted to another scale begins at 0 again, which Arrow
+    notices only sometimes; such a one does not come back to what it was.
+    """
+    if given.type == made.type:
+        return True
+    if pt.is_decimal(given.type):
+        return bool(made.cast(given.type).equals(given))
+    if pt.is_map(given.type):
+        return _decimals_kept(given.keys, made.keys) and _decimals_kept(given.items, made.items)
+    if pt.is_struct(given.type):
+        return all(map(_decimals_kept, given.flatten(), made.flatten()))
+    return not pt.is_nested(given.type) or _decimals_kept(given.flatten(), made.flatten())
 
 
 def _decoded_bytes(table: pa.Table, schema: pa.Schema) -> int:

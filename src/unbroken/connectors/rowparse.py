@@ -12,7 +12,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -71,6 +71,7 @@ class JsonFormat(LineFormat):
         # Where both kinds share a name, text cannot tell them apart.
         self._vectorised = all(_readable(field) for field in schema) and not decimals & others
         self._quoting = _quoting(decimals) if decimals and self._vectorised else None
+        self._scale = max(_scales(schema), default=0)
 
     def pattern(self) -> LinePattern | None:
         return self._pattern
@@ -114,7 +115,7 @@ class JsonFormat(LineFormat):
         if _STRAY_NULL.search(piece):
             raise ValueError("possibly several values on a line")
         text = None if self._quoting is None else pa.array([piece], pa.string())
-        unsafe = text is not None and not safe_in_json(text)
+        unsafe = text is not None and not safe_in_json(text, self._scale)
         wire = self._wire_schema(piece, decimals_as_text=unsafe)
         if unsafe:
             piece = pc.replace_substring_regex(text, self._quoting, r'\1"\2"')[0].as_buffer()
@@ -207,6 +208,14 @@ def _names(fields: Any, *, decimal: bool) -> Iterator[str]:
             yield field.name
         if pa.types.is_struct(kind):
             yield from _names(kind, decimal=decimal)
+
+
+def _scales(fields: Iterable[pa.Field]) -> Iterator[int]:
+    """The scales of all decimals in these fields, at any depth."""
+    for field in fields:
+        if pa.types.is_decimal(field.type):
+            yield int(field.type.scale)
+        yield from _scales(field.type.field(i) for i in range(field.type.num_fields))
 
 
 def _quoting(names: set[str]) -> str:
