@@ -14,6 +14,7 @@ from typing import Any
 import google_crc32c
 
 from unbroken.errors import UnbrokenError
+from unbroken.forcing import force_path
 
 _MARK = b"\ncrc32c "
 
@@ -55,13 +56,4 @@ def replace_file(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Force the names in a directory to disk."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    force_path(path.parent)

@@ -43,7 +43,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
-    monkeypatch.setattr(logfile, "_sync", made.sync)
+    monkeypatch.setattr(logfile, "force_path", made.sync)
     return made
 
 
@@ -134,7 +134,7 @@ def test_a_disk_that_takes_no_more_is_reported_and_nothing_counts(
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(logfile, "_sync", full)
+    monkeypatch.setattr(logfile, "force_path", full)
     failed: queue.SimpleQueue[OSError] = queue.SimpleQueue()
     writer = LogWriter(IngressLogFile(tmp_path), True, done.put, failed.put)
     writer.start()
@@ -184,7 +184,7 @@ def test_that_no_file_can_be_opened_for_long_is_a_failure(
     def crowded(path: Path) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(logfile, "_sync", crowded)
+    monkeypatch.setattr(logfile, "force_path", crowded)
     monkeypatch.setattr(logwriter, "PASSING_S", 0.2)
     failed: queue.SimpleQueue[OSError] = queue.SimpleQueue()
     writer = LogWriter(IngressLogFile(tmp_path), True, done.put, failed.put, lambda sentence: None)
@@ -216,3 +216,35 @@ def test_a_group_that_failed_between_two_files_is_written_again_in_one_piece(
     assert done.get(timeout=DEADLINE_S) == 4
     writer.close()
     assert IngressLogFile(tmp_path).read() == [entry(index) for index in range(1, 5)]
+
+
+def test_a_base_relies_on_no_file_of_an_earlier_process_that_is_not_on_disk(tmp_path: Path, disk: Disk) -> None:
+    """A process that is killed between writing and forcing leaves files which the next one must not take for safe."""
+    killed = IngressLogFile(tmp_path)
+    for index in range(1, 6):
+        killed.append(entry(index))
+    assert disk.forced == []
+    log = IngressLogFile(tmp_path)
+    assert [found.index for found in log.read()] == [1, 2, 3, 4, 5]
+    log.append(entry(6))
+    log.force()
+    first = {"00000001-0000000000000001.log", "00000002-0000000000000006.log", tmp_path.name}
+    assert first <= set(disk.forced)
+    disk.forced.clear()
+    log.append(entry(7))
+    log.force()
+    assert disk.forced == ["00000002-0000000000000006.log"], "what is on disk is not forced again"
+
+
+def test_a_base_of_an_earlier_process_is_forced_with_what_it_relies_on(tmp_path: Path, disk: Disk) -> None:
+    """Also without ``sync``, where nothing but a base forces anything."""
+    killed = IngressLogFile(tmp_path)
+    for index in range(1, 6):
+        killed.append(entry(index))
+    log = IngressLogFile(tmp_path)
+    log.append(entry(6))
+    assert log.rebase(IngressBase(6, 25, waiting={"s": (3, 4)}))
+    assert "00000001-0000000000000001.log" in disk.forced
+    disk.forced.clear()
+    IngressLogFile(tmp_path).force()
+    assert "base.json" in disk.forced

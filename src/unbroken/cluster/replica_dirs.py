@@ -15,11 +15,12 @@ from typing import Any
 from unbroken.checksum import Damaged, replace_file, sealed, unsealed
 from unbroken.cluster.private import make_private
 from unbroken.errors import UnbrokenError
+from unbroken.forcing import force_path, force_tree
 from unbroken.ingress.base import IngressBase
 from unbroken.ingress.logfile import IngressLogFile
 from unbroken.protocol.adoption import LogEnd
 from unbroken.protocol.ids import ReplicaId, StreamId, home_of
-from unbroken.protocol.ingress import Admission
+from unbroken.protocol.ingress import Admission, Entry
 from unbroken.protocol.instructions import BeginReplica
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.rebuilt import Rebuilt
@@ -236,22 +237,33 @@ class ReplicaDirs:
         self._remove(self.checkpoint(replica))
         self.store.write(self.replicas / str(replica) / BASE, sealed(f"{base} {valid}".encode()))
 
-    def adopt(self, replica: ReplicaId, keep: bool = False) -> None:
-        """A copy is complete: it becomes the replica's directory.
+    def completed(self, replica: ReplicaId, keep: bool, forced: bool) -> Path:
+        """A copy is complete: the directory for ``adopt``, with all that is in it on disk if it is to be ``forced``.
 
-        With ``keep`` it also stays where it has come to, so that a later one has less to bring.
+        With ``keep`` the copy also stays where it has come to, so that a later one has less to bring.
         """
-        target = self.replicas / str(replica)
-        self.replicas.mkdir(parents=True, exist_ok=True)
         source = self.incoming(replica)
         if keep:
             source = self.root / f"dropped-{uuid.uuid4().hex}"
             shutil.copytree(self.incoming(replica), source, copy_function=os.link)
+        if forced:
+            force_tree(source)
+        return source
+
+    def adopt(self, replica: ReplicaId, source: Path | None = None) -> None:
+        """Make a complete directory that of the replica; ``force_names`` makes that last."""
+        target = self.replicas / str(replica)
+        self.replicas.mkdir(parents=True, exist_ok=True)
         doomed = self.root / f"dropped-{uuid.uuid4().hex}"
         if target.exists():
             target.rename(doomed)
-        source.rename(target)
+        (source or self.incoming(replica)).rename(target)
         shutil.rmtree(doomed, ignore_errors=True)
+
+    def force_names(self) -> None:
+        """Force to disk which replicas are here."""
+        for directory in (self.replicas, self.root):
+            force_path(directory)
 
     def drop(self, replica: ReplicaId) -> None:
         """Remove everything of a replica."""
@@ -299,9 +311,13 @@ class ReplicaDirs:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def _ingress_state(self, replica: ReplicaId, outbox: StoredHeaders, admission: Admission | None) -> ReplicaState:
-        log = self.ingress_log(replica)
-        base = IngressBase.read(log)
-        entries = tuple(IngressLogFile(log).read()) if log.is_dir() else ()
+        base = IngressBase.read(self.ingress_log(replica))
+        entries: tuple[Entry, ...] = ()
+        if self.ingress_log(replica).is_dir():
+            log = IngressLogFile(self.ingress_log(replica))
+            entries = tuple(log.read())
+            # What is returned is acknowledged to others, whatever process has written it.
+            log.force()
         index, pulse, finished = (0, 0, False) if base is None else (base.index, base.pulse, base.finished)
         units = {} if base is None else base.units
         held = LogState(index, entries, pulse, finished, admission, units)

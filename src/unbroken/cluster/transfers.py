@@ -171,11 +171,8 @@ class Transfers:
     def _fetch(self, step: FetchState, stop: threading.Event) -> None:
         try:
             size, facts = self._copy(step, stop)
-            with self._adopting:
-                if stop.is_set():
-                    return
-                if not self._is_own(step):
-                    self._node.dirs.adopt(step.replica, keep=step.held)
+            if not self._adopted(step, stop):
+                return
             admission = Admission(**facts["admission"]) if "admission" in facts else None
             state = self._node.dirs.state(step.replica, admission)
             self._node.post(StateArrived(step.replica, state, step.donor, size))
@@ -188,6 +185,26 @@ class Transfers:
             self._node.post(FetchFailed(step.replica, step.donor, f"{type(error).__name__}: {error}"))
         finally:
             self.under_way.pop(step.replica, None)
+
+    def _adopted(self, step: FetchState, stop: threading.Event) -> bool:
+        """Put a copy in its place, on disk before it is there and there on disk before it counts; False if it is not
+        wanted any more."""
+        dirs = self._node.dirs
+        if self._is_own(step):
+            return not stop.is_set()
+        # A log is acknowledged as soon as it is here, and a base in it relies on the entries beside it.
+        forced = self._node.settings.durability == "sync" or step.replica.shard == INGRESS
+        source = dirs.completed(step.replica, step.held, forced)
+        with self._adopting:
+            # The loop may wait for this lock: nothing is forced here.
+            wanted = not stop.is_set()
+            if wanted:
+                dirs.adopt(step.replica, source)
+        if not wanted and step.held:
+            shutil.rmtree(source, ignore_errors=True)
+        if wanted and forced:
+            dirs.force_names()
+        return wanted
 
     def _is_own(self, step: FetchState) -> bool:
         """Whether the state is that of the copy that this node holds."""

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from unbroken.checksum import Damaged
 from unbroken.errors import UnbrokenError
+from unbroken.forcing import force_path
 from unbroken.ingress.base import FILE_NAME, IngressBase
 from unbroken.ingress.records import entry_bytes, read_segment
 from unbroken.protocol.ingress import Entry
@@ -36,6 +37,9 @@ class IngressLogFile:
     entry, which a crash left: it was never acknowledged. A process that starts cuts it off before it begins a file of
     its own. Anything else that is not as it was written is damage, and is reported instead of read.
 
+    What is found in the directory counts as not forced: the process that wrote it may have been killed before it did
+    that. The first ``force`` includes it.
+
     ``base.json`` stands for the entries that are done with. It is written before they are deleted, and after the
     entries that it relies on are on disk, so base and entries together are always the whole log. One thread appends and
     forces, another may trim or pin meanwhile.
@@ -43,9 +47,11 @@ class IngressLogFile:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._unforced: dict[Path, int] = {}
         self._opened = 0
         directory.mkdir(parents=True, exist_ok=True)
+        # The directory of a replica may be as new as its log, and so may the one above.
+        found = [*self._segments(), *directory.glob(FILE_NAME), directory, *list(directory.parents)[:2]]
+        self._unforced: dict[Path, int] = dict.fromkeys(found, self._opened)
         self._file: BinaryIO | None = None
         self._path: Path | None = None
         self._base = IngressBase.read(directory) or IngressBase()
@@ -68,12 +74,12 @@ class IngressLogFile:
                 self._file.flush()
 
     def force(self) -> None:
-        """Put everything that was appended on disk; from any thread. Nothing else waits for it."""
+        """Put everything that was appended or found on disk; from any thread. Nothing else waits for it."""
         with self._lock:
             unforced = dict(self._unforced)
         for path in unforced:
             with contextlib.suppress(FileNotFoundError):
-                _sync(path)
+                force_path(path)
         with self._lock:
             for path, opened in unforced.items():
                 # The file that is being written will be written to again, and another may have been begun meanwhile.
@@ -167,11 +173,8 @@ class IngressLogFile:
         self._close()
         present = self._segments()
         self._opened += 1
-        if self._path is None:
-            # The directory of a replica may be as new as its first entry, and so may the one above.
-            self._unforced |= dict.fromkeys(list(self._directory.parents)[:2], self._opened)
-            if present:
-                _cut_torn_entry(present[-1])
+        if self._path is None and present:
+            _cut_torn_entry(present[-1])
         number = int(present[-1].stem.partition("-")[0]) + 1 if present else 1
         self._path = self._directory / f"{number:08d}-{first:016d}.log"
         self._file = self._path.open("xb")
@@ -193,12 +196,3 @@ def _cut_torn_entry(path: Path) -> None:
         with path.open("r+b") as file:
             file.truncate(segment.end)
             os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    """Force a file or a directory to disk, without times that nothing reads where that can be left out."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        getattr(os, "fdatasync", os.fsync)(handle)
-    finally:
-        os.close(handle)
