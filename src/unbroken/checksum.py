@@ -24,7 +24,8 @@ class Damaged(UnbrokenError):
 
     def __init__(self, path: Path | str, reason: str, remedy: str) -> None:
         self.path = Path(path)
-        super().__init__(f"damaged file: {path} ({reason}). {remedy}")
+        self.finding = f"damaged file: {path} ({reason})"
+        super().__init__(f"{self.finding}. {remedy}")
 
 
 def crc32c(*parts: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +17,10 @@ from unbroken.cluster.hosting import Hosting
 from unbroken.cluster.node import Node
 from unbroken.cluster.replica_dirs import ReplicaDirs
 from unbroken.ingress.logfile import IngressLogFile
-from unbroken.protocol.events import ReplicaStopped, Started, UnitDamaged
+from unbroken.protocol.events import OutboxDamaged, Started, UnitDamaged
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Entry, InSync
-from unbroken.protocol.instructions import StopReplica
+from unbroken.protocol.instructions import RepairUnit, StopReplica
 from unbroken.protocol.layout import INGRESS, Layout, chained_placement
 from unbroken.protocol.node import NodeProtocol
 from unbroken.protocol.units import Digest, UnitHeader
@@ -45,6 +46,8 @@ class FakeNode:
         self.events: list[Any] = []
         self.story: list[str] = []
         self.failure: str | None = None
+        self.protocol: Any = None
+        self._lock = threading.Lock()
 
     def post(self, event: Any) -> None:
         self.events.append(event)
@@ -58,8 +61,8 @@ class FakeNode:
     def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer:
         raise AssertionError
 
-    def _outbox_damaged(self, replica: ReplicaId, error: Damaged) -> None:
-        Node._outbox_damaged(self, replica, error)  # type: ignore[arg-type]
+    def _verify_outbox(self, stream: StreamId, number: int) -> None:
+        Node._verify_outbox(self, stream, number)  # type: ignore[arg-type]
 
     def replica(self, shard: ShardId) -> ReplicaId:
         return next(replica for replica in self.layout.hosted("a") if replica.shard == shard)
@@ -116,14 +119,38 @@ def test_a_damaged_unit_of_an_inbox_is_reported_to_the_protocol(node: FakeNode) 
     assert isinstance(event, UnitDamaged) and (event.replica, event.stream, event.number) == (replica, INPUT, 1)
 
 
-def test_a_replica_with_a_damaged_result_stops_and_the_ingress_starts_again(node: FakeNode) -> None:
-    replica, ingress = node.replica(INPUT.consumer), node.replica(INGRESS)
-    for owner in (replica, ingress):
+def test_a_damaged_unit_of_an_outbox_is_reported_and_ends_nothing(node: FakeNode) -> None:
+    for owner in (node.replica(INPUT.consumer), node.replica(INGRESS)):
         path = node.store.outbox_path(owner, INPUT, 1)
         header = stored(node, path)
-        node.ingress = SimpleNamespace(replica=ingress)
+        node.ingress = SimpleNamespace(replica=node.replica(INGRESS))
         with pytest.raises(Damaged, match=str(path)):
             Node.read_outbox(node, owner, header)  # type: ignore[arg-type]
-    [event] = node.events
-    assert isinstance(event, ReplicaStopped) and event.replica == replica
-    assert node.failure is not None and "recomputes the unit from the ingress log" in node.failure
+        event = node.events.pop()
+        assert isinstance(event, OutboxDamaged) and (event.replica, event.stream, event.number) == (owner, INPUT, 1)
+        assert str(path) in event.finding
+    assert node.failure is None
+
+
+def test_an_outbox_that_shares_a_damaged_unit_with_an_inbox_is_reported_first(node: FakeNode) -> None:
+    replica, ingress = node.replica(INPUT.consumer), node.replica(INGRESS)
+    outbox, inbox = node.store.outbox_path(ingress, INPUT, 1), node.store.inbox_path(replica, INPUT, 1)
+    header = UnitHeader(INPUT, 1, 1, 0, Digest(1, 1))
+    whole = encode_unit(header, pa.table({"v": [1]}))
+    node.store.write(outbox, whole)
+    node.store.link(outbox, inbox)
+    flip(inbox)
+    node.protocol = SimpleNamespace(outboxes=SimpleNamespace(owners={INPUT: ingress}))
+    with pytest.raises(Damaged, match=str(inbox)):
+        Node.read_inbox(node, str(replica), str(INPUT), 1)  # type: ignore[arg-type]
+    assert [type(event) for event in node.events] == [OutboxDamaged, UnitDamaged]
+    assert node.events[0].replica == ingress and str(outbox) in node.events[0].finding
+
+    Node._repair_unit(node, RepairUnit(ingress, header), whole)  # type: ignore[arg-type]
+    assert node.store.read(outbox) == whole
+    with pytest.raises(Damaged):
+        node.store.read(inbox)
+    node.events.clear()
+    with pytest.raises(Damaged):
+        Node.read_inbox(node, str(replica), str(INPUT), 1)  # type: ignore[arg-type]
+    assert [type(event) for event in node.events] == [UnitDamaged], "the outbox has a good copy"

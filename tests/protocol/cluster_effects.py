@@ -25,6 +25,7 @@ from unbroken.protocol.instructions import (
     DropInbox,
     DropOutbox,
     DropReplica,
+    EndNode,
     FetchState,
     FollowOrders,
     GiveUp,
@@ -37,6 +38,7 @@ from unbroken.protocol.instructions import (
     Publish,
     RefuseGate,
     RefusePin,
+    RepairUnit,
     Report,
     ReportCaughtUp,
     ReportSwitched,
@@ -234,6 +236,11 @@ class ClusterEffects:
                 inbox, number = node.disk.replicas[replica].inbox, kept_as or header.number
                 assert (header.stream, number) not in inbox, "a unit was accepted twice"
                 inbox[header.stream, number] = (header, payload)
+            case RepairUnit(replica, header):
+                assert payload is not None
+                node.disk.replicas[replica].outbox[header.stream, header.number] = (header, payload)
+            case EndNode(sentence):
+                raise AssertionError(sentence)
             case DropInbox(replica, stream, numbers):
                 for number in numbers:
                     del node.disk.replicas[replica].inbox[stream, number]

@@ -1,9 +1,15 @@
-"""A unit that is damaged on the disk of a consumer: Spark never reads it, and the producer sends it once more."""
+"""A unit that is damaged on the disk of a consumer: Spark never reads it, and a producer sends it once more.
+
+Its bytes may be those of the outbox beside it. Then they are taken from another node, for the outbox as well.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +19,8 @@ from support import wait_until
 from two_nodes import TwoNodes
 from unbroken import Client, Dataflow, Generator
 from unbroken.cluster.node import Node
-from unbroken.protocol.ids import ShardId, StreamId
+from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.units import UnitHeader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,46 +40,103 @@ def doubled(rows: DataFrame) -> DataFrame:
     return rows.selectExpr("v * 2 as v")
 
 
-def damage_once(node: Node) -> list[Path]:
-    """Flip a bit of one unit as soon as it is in an inbox of ``node``; the paths at which that was done."""
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    with path.open("r+b") as file:
+        file.write(data)
+
+
+def damage_own(_: Node, node: Node) -> list[Path]:
+    """Flip a bit of one unit as soon as it is in an inbox of the second node, and nowhere else; the paths."""
     done: list[Path] = []
     write, link = node.store.write, node.store.link
 
-    def flip(path: Path) -> None:
-        if "inbox" in path.parts and path.stem == f"{DAMAGED:012d}" and not done:
-            data = bytearray(path.read_bytes())
-            data[len(data) // 2] ^= 1
+    def damage(path: Path) -> None:
+        if is_chosen(path) and not done:
+            data = path.read_bytes()
             path.unlink()  # the bytes may be shared with an outbox
             path.write_bytes(data)
+            flip(path)
             done.append(path)
 
     def written(path: Path, data: pa.Buffer | bytes) -> None:
         write(path, data)
-        flip(path)
+        damage(path)
 
     def linked(source: Path, target: Path) -> None:
         link(source, target)
-        flip(target)
+        damage(target)
 
     node.store.write, node.store.link = written, linked  # type: ignore[method-assign]
     return done
 
 
+def damage_shared(*nodes: Node) -> list[Path]:
+    """The same with the bytes that an inbox shares with the outbox beside it, on the node that has the unit first."""
+    done: list[Path] = []
+
+    def linked(link: Callable[[Path, Path], None], source: Path, target: Path) -> None:
+        link(source, target)
+        if is_chosen(target) and not done:
+            assert target.stat().st_nlink > 1
+            flip(target)
+            done.append(target)
+
+    for node in nodes:
+        node.store.link = partial(linked, node.store.link)  # type: ignore[method-assign]
+    return done
+
+
+def damage_late(_: Node, node: Node) -> list[Path]:
+    """The same after the unit was sent to the other node, and before Spark reads it here."""
+    done: list[Path] = []
+    sent = threading.Event()
+    read, ask = node.read_outbox, node.ask_gate
+
+    def reading(replica: ReplicaId, header: UnitHeader) -> pa.Buffer:
+        data = read(replica, header)
+        if (header.stream, header.number) == (INPUT, DAMAGED):
+            sent.set()
+        return data
+
+    def asking(replica: str, instance: str, start: dict[str, Any]) -> dict[str, Any]:
+        answer = ask(replica, instance, start)
+        path = node.store.inbox_path(ReplicaId.parse(replica), INPUT, DAMAGED)
+        if answer["cut"] >= DAMAGED and not done and sent.wait(8) and path.exists():
+            flip(path)
+            done.append(path)
+        return answer
+
+    node.read_outbox, node.ask_gate = reading, asking  # type: ignore[method-assign]
+    return done
+
+
+def is_chosen(path: Path) -> bool:
+    return "inbox" in path.parts and path.stem == f"{DAMAGED:012d}" and path.parent.name == str(INPUT)
+
+
+def story(cluster: TwoNodes) -> list[str]:
+    return [sentence for node in cluster.nodes.values() for _, sentence in node.story]
+
+
+@pytest.mark.parametrize("damage", [damage_own, damage_shared, damage_late])
 @pytest.mark.timeout(200)
 def test_a_damaged_unit_is_fetched_from_a_producer_and_the_results_are_the_same(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, damage: Callable[..., list[Path]]
 ) -> None:
     flow = Dataflow("damaged", nodes=2, pulse_min="50ms", pulse_start="50ms")
     flow.source("numbers", Generator(numbers, schema="v long", rate=None, batch_rows=ROWS, limit=ROWS * UNITS))
     flow.segment("numbers", name="doubled")(doubled)
     flow.sink("live", "doubled", Client())
     cluster = TwoNodes(flow, spark, tmp_path)
-    damaged = damage_once(cluster.nodes["b"])
+    damaged = damage(*cluster.nodes.values())
     with cluster:
         last = [cluster.outbox_path(name, OUTPUT, UNITS) for name in cluster.nodes]
-        wait_until(lambda: all(path.exists() for path in last), 150, lambda: f"all units: {cluster.nodes['b'].story}")
+        wait_until(lambda: all(path.exists() for path in last), 150, lambda: f"all units: {story(cluster)}")
         [path] = damaged
-        told = [sentence for _, sentence in cluster.nodes["b"].story if "refetches" in sentence]
+        assert not any(node.failure or node.stopping for node in cluster.nodes.values())
+        told = [sentence for sentence in story(cluster) if "refetches" in sentence]
         assert len(told) == 1 and f"unit {DAMAGED} of {INPUT}" in told[0] and str(path) in told[0]
         for number in range(1, UNITS + 1):
             found = [sorted(cluster.unit(name, OUTPUT, number).column("v").to_pylist()) for name in cluster.nodes]

@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.ingress import Append, AppendAck, Entry
-from unbroken.protocol.messages import Ack, Delivered, DigestNote, Message, Ping, Pong, Progress, Subscribe
+from unbroken.protocol.messages import (
+    Ack,
+    AskUnit,
+    Delivered,
+    DigestNote,
+    LacksUnit,
+    Message,
+    Ping,
+    Pong,
+    Progress,
+    Subscribe,
+)
 from unbroken.protocol.units import Digest
 from unbroken.transport.codec import decode, encode
 
@@ -31,6 +42,8 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(DigestNote, REPLICAS, STREAMS, NUMBERS, DIGESTS),
     st.builds(Delivered, STREAMS, NUMBERS),
     st.builds(Progress, REPLICAS, NUMBERS),
+    st.builds(AskUnit, STREAMS, NUMBERS),
+    st.builds(LacksUnit, STREAMS, NUMBERS, st.booleans()),
     st.builds(Ping, NUMBERS),
     st.builds(Pong, NUMBERS),
     st.builds(Append, NUMBERS, st.none() | ENTRIES, NUMBERS),

@@ -49,6 +49,7 @@ from unbroken.protocol.events import (
     InSyncChanged,
     LayoutChanged,
     LinkUp,
+    OutboxDamaged,
     Produced,
     Received,
     ReplicaStopped,
@@ -69,6 +70,7 @@ from unbroken.protocol.instructions import (
     DropInbox,
     DropOutbox,
     DropReplica,
+    EndNode,
     FeedFork,
     FetchState,
     FollowOrders,
@@ -84,6 +86,7 @@ from unbroken.protocol.instructions import (
     Publish,
     RefuseGate,
     RefusePin,
+    RepairUnit,
     Report,
     ReportCaughtUp,
     ReportSwitched,
@@ -186,6 +189,7 @@ class Node:
             Send: self._send,
             SendUnit: self._send_unit,
             StoreUnit: self._store_unit,
+            RepairUnit: self._repair_unit,
             DropInbox: self._drop_inbox,
             DropOutbox: self._drop_outbox,
             FollowOrders: lambda step, _: self.orders.follow(step),
@@ -216,6 +220,7 @@ class Node:
             GiveUp: lambda step, _: self.hosting.give_up(step),
             Suspect: lambda step, _: self.hosting.suspect(step),
             Trust: lambda step, _: self.hosting.trust(step),
+            EndNode: lambda step, _: self.fail(step.sentence),
             Report: lambda step, _: self.tell(step.sentence),
         }
 
@@ -446,16 +451,21 @@ class Node:
         try:
             return self.store.read(self.store.outbox_path(replica, header.stream, header.number))
         except Damaged as error:
-            self._outbox_damaged(replica, error)
+            self.post(OutboxDamaged(replica, header.stream, header.number, error.finding))
             raise
 
-    def _outbox_damaged(self, replica: ReplicaId, error: Damaged) -> None:
-        """A replica cannot hand on what it has produced: it is rebuilt from another one, and the ingress from its log,
-        which happens when the node starts."""
-        if self.ingress is not None and replica == self.ingress.replica:
-            self.fail(f"{error} The node ends; when it is restarted it recomputes the unit from the ingress log.")
-        else:
-            self.post(ReplicaStopped(replica, str(error)))
+    def _verify_outbox(self, stream: StreamId, number: int) -> None:
+        """Report a unit that is damaged in an outbox here, too: it may share its bytes with one in an inbox."""
+        with self._lock:
+            owner = None if self.protocol is None else self.protocol.outboxes.owners.get(stream)
+        if owner is None:
+            return
+        try:
+            self.store.read(self.store.outbox_path(owner, stream, number))
+        except FileNotFoundError:
+            pass  # every consumer that counts has it
+        except Damaged as error:
+            self.post(OutboxDamaged(owner, stream, number, error.finding))
 
     def pin(self, shard: str, newcomer: str, least: int, needs: dict[str, int]) -> dict[str, Any]:
         return self.transfers.asked_for(shard, newcomer, least, needs)
@@ -480,6 +490,8 @@ class Node:
         try:
             return open_unit(self.store.read(path), path)
         except Damaged as error:
+            # First, so that it is not taken from there once more.
+            self._verify_outbox(source, number)
             self.post(UnitDamaged(owner, source, number, str(error)))
             raise
 
@@ -606,6 +618,18 @@ class Node:
             # on, the others can.
             reason = f"unit {header.number} of {header.stream} cannot be kept: {error}"
             self.post(ReplicaStopped(step.replica, reason))
+
+    def _repair_unit(self, step: RepairUnit, payload: pa.Buffer) -> None:
+        """Replace a damaged file; whoever has a link to it keeps what is damaged, and finds that out."""
+        header = step.header
+        try:
+            self.store.write(self.store.outbox_path(step.replica, header.stream, header.number), payload)
+        except OSError as error:
+            if self.ingress is not None and step.replica == self.ingress.replica:
+                self.cannot_keep(error)
+            else:
+                reason = f"unit {header.number} of {header.stream} cannot be kept: {error}"
+                self.post(ReplicaStopped(step.replica, reason))
 
     def _drop_inbox(self, step: DropInbox, _payload: Any) -> None:
         for number in step.numbers:

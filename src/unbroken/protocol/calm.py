@@ -61,7 +61,13 @@ class Calm:
     def _ordinary(self) -> bool:
         """Whether there is nothing here but replicas at work by pulses, and sources that wait for nobody."""
         node = self.node
-        if node.joining.joins or node.joining.asked or node.holding.copies or node.upstream.causes:
+        if (
+            node.repairs.under_way
+            or node.joining.joins
+            or node.joining.asked
+            or node.holding.copies
+            or node.upstream.causes
+        ):
             return False
         if node.leading.led or node.forking.watches or node.forking.orphans or node.settings.single_delivery:
             return False

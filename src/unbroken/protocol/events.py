@@ -131,6 +131,16 @@ class UnitDamaged:
 
 
 @dataclass(frozen=True)
+class OutboxDamaged:
+    """A unit in the outbox of ``replica`` is not on disk as it was written; ``finding`` names the file."""
+
+    replica: ReplicaId
+    stream: StreamId
+    number: int
+    finding: str
+
+
+@dataclass(frozen=True)
 class PushArrived:
     """A producer pushed rows; they are acknowledged to ``ticket`` when the entry is committed."""
 
@@ -233,6 +243,7 @@ Event = (
     | SinkRefused
     | SourcesPolled
     | UnitDamaged
+    | OutboxDamaged
     | PushArrived
     | EntriesPersisted
     | InSyncChanged

@@ -41,6 +41,14 @@ class StoreUnit:
 
 
 @dataclass(frozen=True)
+class RepairUnit:
+    """Put the rows of the unit that has just arrived into the outbox of ``replica``, in the place of damaged ones."""
+
+    replica: ReplicaId
+    header: UnitHeader
+
+
+@dataclass(frozen=True)
 class DropInbox:
     replica: ReplicaId
     stream: StreamId
@@ -319,6 +327,13 @@ class Trust:
 
 
 @dataclass(frozen=True)
+class EndNode:
+    """End this node: it can continue only as a process that starts from its disk."""
+
+    sentence: str
+
+
+@dataclass(frozen=True)
 class Report:
     """One sentence for the log and the history."""
 
@@ -329,6 +344,7 @@ Instruction = (
     Send
     | SendUnit
     | StoreUnit
+    | RepairUnit
     | DropInbox
     | DropOutbox
     | AnswerGate
@@ -359,5 +375,6 @@ Instruction = (
     | GiveUp
     | Suspect
     | Trust
+    | EndNode
     | Report
 )

@@ -231,6 +231,8 @@ class Joining:
                 return [RefusePin(event.ticket, f"{replica} is at version {version}, which is too early")]
             self.asked.append((event, until_ms))
             return []
+        if any(number <= version for box in boxes for number in box.damaged):
+            return [RefusePin(event.ticket, f"a unit that {replica} has produced is damaged on {self.node.me}")]
         units = tuple((box.stream, min(box.base, version), min(box.last, version)) for box in boxes)
         return [PinState(event.ticket, replica, version, units)]
 

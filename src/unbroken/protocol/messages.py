@@ -103,6 +103,23 @@ class Missing:
 
 
 @dataclass(frozen=True)
+class AskUnit:
+    """Send me this unit: my copy, which I have produced as you have, is damaged."""
+
+    stream: StreamId
+    number: int
+
+
+@dataclass(frozen=True)
+class LacksUnit:
+    """I cannot send you this unit: it is ``gone`` here, or yet to be produced."""
+
+    stream: StreamId
+    number: int
+    gone: bool
+
+
+@dataclass(frozen=True)
 class Claim:
     """Keep for ``replica``, which layout ``version`` counts, whatever you have of this stream and still produce."""
 
@@ -171,6 +188,8 @@ Message = (
     Subscribe
     | Unsubscribe
     | Missing
+    | AskUnit
+    | LacksUnit
     | Ack
     | Claim
     | Claimed

@@ -18,6 +18,7 @@ from unbroken.protocol.events import (
     LayoutChanged,
     LinkLost,
     LinkUp,
+    OutboxDamaged,
     PinAsked,
     Produced,
     PushArrived,
@@ -57,11 +58,13 @@ from unbroken.protocol.layout import INGRESS, Layout, Topology
 from unbroken.protocol.leading import Leading
 from unbroken.protocol.messages import (
     Ack,
+    AskUnit,
     Claim,
     Claimed,
     Delivered,
     DigestNote,
     Health,
+    LacksUnit,
     Missing,
     Offer,
     Ping,
@@ -77,6 +80,7 @@ from unbroken.protocol.outboxes import Outboxes
 from unbroken.protocol.pace import Pace
 from unbroken.protocol.records import Records
 from unbroken.protocol.recovery import ReplicaState
+from unbroken.protocol.repairs import Repairs
 from unbroken.protocol.replica import SegmentReplica
 from unbroken.protocol.ring import Ring
 from unbroken.protocol.settings import ProtocolSettings
@@ -145,6 +149,7 @@ class NodeProtocol:
         self.records = Records(self)
         self.leading = Leading(self)
         self.forking = Forking(self)
+        self.repairs = Repairs(self)
         self.pace = Pace(self)
         self.calm = Calm(self)
         self.validation = Validation(self)
@@ -159,6 +164,7 @@ class NodeProtocol:
             SubscriberGone: self._subscriber_gone,
             UnitArrived: self._unit_arrived,
             UnitDamaged: self._unit_damaged,
+            OutboxDamaged: self.repairs.damaged,
             GateAsked: self._gate_asked,
             Produced: self._produced,
             SinkDelivered: self._sink_delivered,
@@ -218,6 +224,7 @@ class NodeProtocol:
         for replica in self.replicas.values():
             times += replica.wake_times_ms()
         times += [*self.joining.wake_times_ms(), *self.holding.wake_times_ms()]
+        times += self.repairs.wake_times_ms()
         times += [*self.ring.wake_times_ms(), *self.leading.wake_times_ms(), *self.forking.wake_times_ms()]
         return times
 
@@ -237,6 +244,7 @@ class NodeProtocol:
         self.ring.check()
         self.leading.check()
         self.forking.check()
+        self.repairs.check()
         for replica in self.replicas.values():
             replica.check()
         if self.sources is not None:
@@ -281,6 +289,11 @@ class NodeProtocol:
                 return []
             case Missing():
                 return self.subscriptions.missing(event.sender, message)
+            case AskUnit():
+                return self.repairs.asked(event.sender, message)
+            case LacksUnit():
+                self.repairs.lacks(event.sender, message)
+                return []
             case Ack():
                 return self.outboxes.ack(message)
             case Claim():
@@ -343,6 +356,16 @@ class NodeProtocol:
         header = event.header
         if not header.stable:
             return self.forking.arrived(event, now_ms)
+        if not self.repairs.under_way:
+            return self._keep_unit(event, now_ms)
+        repaired = self.repairs.arrived(event)
+        box = self.outboxes.boxes.get(header.stream)
+        if event.sender == self.me and box is not None and header.number in box.damaged:
+            return repaired  # it was on its way when it was found to be damaged
+        return [*repaired, *self._keep_unit(event, now_ms)]
+
+    def _keep_unit(self, event: UnitArrived, now_ms: float) -> list[Instruction]:
+        header = event.header
         replica = next((r for r in self.replicas.values() if header.stream in r.inboxes), None)
         if replica is None or replica.stopped is not None or not replica.feeds[header.stream].takes(event.sender):
             return []
@@ -541,7 +564,7 @@ class NodeProtocol:
                 out.append(StartReplica(replica.replica))
             out += self.subscriptions.turn(replica, now_ms)
         out += [*self.standby.tick(), *self._give_up(), *self.sinks.tick(now_ms), *self.handover.tick()]
-        out += self.upstream.acks()
+        out += [*self.upstream.acks(), *self.repairs.tick(now_ms)]
         out += [*self.ring.tick(now_ms, self.links), *self.leading.tick(now_ms), *self.forking.tick(now_ms)]
         out += [*self.joining.tick(now_ms), *self.holding.tick(now_ms)]
         if self.sources is not None:

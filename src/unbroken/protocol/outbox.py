@@ -58,6 +58,8 @@ class Outbox:
     - A subscriber is sent each unit after its starting point once, in order, at most ``window`` ahead of what it
       acknowledged. What is dropped meanwhile is left out; that can only happen to one that the layout does not count.
     - A muted outbox sends nothing.
+    - A ``damaged`` unit is sent to no subscriber, and neither is one after it, before there is a good copy. Subscribers
+      that may not have received it are then sent it, and those after it, once more.
 
     An acknowledgement may run ahead of ``last``: a consumer fed by a faster sibling has no need of the unit
     that this replica has yet to produce.
@@ -81,6 +83,7 @@ class Outbox:
     window: int = SEND_WINDOW
     muted: bool = False
     quiet: bool = False
+    damaged: set[int] = field(default_factory=set)
     levels: int = 0
     heard: dict[ReplicaId, dict[int, Heard]] = field(default_factory=dict)
     owed: int = 0
@@ -109,6 +112,28 @@ class Outbox:
         self.last = header.number
         self.bytes += header.size
         return True
+
+    def lose(self, number: int) -> bool:
+        """A unit is not on disk as it was written: whether it was needed, and not known to be damaged."""
+        if number not in self.headers or number in self.damaged:
+            return False
+        self.damaged.add(number)
+        for entry in self.subscribers.values():
+            if max(entry.acked, entry.start) < number <= entry.sent:
+                entry.sent = number - 1
+        return True
+
+    def repair(self, header: UnitHeader) -> bool:
+        """A copy of a unit has come; whether it takes the place of a damaged one."""
+        number = header.number
+        if number not in self.damaged or not self.headers[number].digest.matches(header.digest):
+            return False
+        self.damaged.remove(number)
+        return True
+
+    def offers(self, number: int) -> bool:
+        """Whether there is a unit here that is as it was written, as far as that is known."""
+        return number in self.headers and number not in self.damaged and not self.muted
 
     def skip(self, number: int) -> None:
         """Unit ``number`` is for nobody, as are all before it."""
@@ -250,6 +275,8 @@ class Outbox:
                     continue  # it has not taken in yet what was sent before the hole
                 entry.sent = entry.acked = self.base
             limit = min(self.last, entry.acked + self.window)
+            if self.damaged:
+                limit = min([limit, *(number - 1 for number in self.damaged if number > entry.sent)])
             while entry.sent < limit:
                 entry.sent += 1
                 out.append((name, entry.sent))
@@ -264,6 +291,7 @@ class Outbox:
         dropped = list(range(self.base + 1, limit + 1))
         for number in dropped:
             self.bytes -= self.headers.pop(number).size
+            self.damaged.discard(number)
         self.base += len(dropped)
         return dropped
 
@@ -271,6 +299,7 @@ class Outbox:
         numbers = list(self.headers)
         dense = numbers == list(range(self.base + 1, self.last + 1))
         require(dense, f"{self.stream}: outbox has a hole")
+        require(self.damaged <= self.headers.keys(), f"{self.stream}: a unit that is not kept is damaged")
         require(self.bytes == sum(header.size for header in self.headers.values()), f"{self.stream}: bytes are wrong")
         require(set(self.acked) == self.counted, f"{self.stream}: claims are not those of the layout")
         robbed = [str(replica) for replica, acked in self.acked.items() if acked < self.base]

@@ -18,6 +18,7 @@ from unbroken.protocol.instructions import (
     DropInbox,
     DropOutbox,
     DropReplica,
+    EndNode,
     FeedFork,
     FetchState,
     FollowOrders,
@@ -32,6 +33,7 @@ from unbroken.protocol.instructions import (
     Publish,
     RefuseGate,
     RefusePin,
+    RepairUnit,
     Report,
     ReportCaughtUp,
     ReportSwitched,
@@ -71,6 +73,7 @@ class Carrying:
             Send: self._send,
             SendUnit: self._send_unit,
             StoreUnit: self._store_unit,
+            RepairUnit: self._repair_unit,
             DropInbox: self._drop_inbox,
             DropOutbox: self._drop_outbox,
             AnswerGate: self._answer_gate,
@@ -101,6 +104,7 @@ class Carrying:
             GiveUp: lambda step, _: client.replica_stopped(step.replica, step.reason),
             Suspect: lambda step, _: client.suspects(step.node, step.reason),
             Trust: lambda step, _: client.trusts(step.node),
+            EndNode: lambda step, _: broken(f"{process.name} ends: {step.sentence}"),
             Report: lambda step, _: world.tell(process.name, step.sentence),
         }
 
@@ -127,6 +131,9 @@ class Carrying:
         if payload.tentative == header.stable:
             broken(f"{step.replica} takes unit {key[1]} of {key[0]} for another kind")
         inbox[key] = (header, payload)
+
+    def _repair_unit(self, step: RepairUnit, payload: Content) -> None:
+        self._disk.replicas[step.replica].outbox[step.header.stream, step.header.number] = (step.header, payload)
 
     def _drop_inbox(self, step: DropInbox, _: Any) -> None:
         inbox = self._disk.replicas[step.replica].inbox

@@ -12,11 +12,13 @@ from unbroken.protocol.ids import ReplicaId, StreamId
 from unbroken.protocol.ingress import Append, AppendAck, Entry, Held, JoinLog, JoinRefused, Recall, Tip
 from unbroken.protocol.messages import (
     Ack,
+    AskUnit,
     Claim,
     Claimed,
     Delivered,
     DigestNote,
     Health,
+    LacksUnit,
     Message,
     Missing,
     Offer,
@@ -42,6 +44,10 @@ def encode(message: Message) -> bytes:
             fields = ["unsubscribe", str(stream), subscriber]
         case Missing(stream, subscriber, base):
             fields = ["missing", str(stream), subscriber, base]
+        case AskUnit(stream, number):
+            fields = ["ask-unit", str(stream), number]
+        case LacksUnit(stream, number, gone):
+            fields = ["lacks-unit", str(stream), number, gone]
         case Claim(stream, replica, version):
             fields = ["claim", str(stream), str(replica), version]
         case Claimed(stream, replica, base, last, rebuilt):
@@ -125,6 +131,8 @@ _DECODERS: dict[str, Callable[[list[Any], bytes], Message]] = {
     "subscribe": lambda f, _: Subscribe(StreamId.parse(f[0]), str(f[1]), *(int(number) for number in f[2:4])),
     "unsubscribe": lambda f, _: Unsubscribe(StreamId.parse(f[0]), str(f[1])),
     "missing": lambda f, _: Missing(StreamId.parse(f[0]), str(f[1]), int(f[2])),
+    "ask-unit": lambda f, _: AskUnit(StreamId.parse(f[0]), int(f[1])),
+    "lacks-unit": lambda f, _: LacksUnit(StreamId.parse(f[0]), int(f[1]), bool(f[2])),
     "claim": lambda f, _: Claim(StreamId.parse(f[0]), ReplicaId.parse(f[1]), int(f[2])),
     "claimed": lambda f, _: _claimed(f),
     "record": lambda f, _: Record(ReplicaId.parse(f[0]), int(f[1]), Rebuilt.from_json(f[2]), int(f[3])),

@@ -221,7 +221,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             except FileNotFoundError:
                 continue  # trimmed since: everybody who counts has it
             except Damaged:
-                continue  # reported by the service, which sees to it that the replica is rebuilt
+                continue  # reported by the service, which sends it when there is a good copy
             for start in range(0, max(1, data.size), PIECE_BYTES):
                 piece = data.slice(start, min(PIECE_BYTES, data.size - start))
                 batch = pa.record_batch([pa.array([piece.to_pybytes()], pa.large_binary())], schema=UNIT_SCHEMA)
