@@ -20,6 +20,7 @@ from unbroken.cluster.hosting import Hosting
 from unbroken.cluster.node import Node
 from unbroken.cluster.programs import Programs
 from unbroken.cluster.replica_dirs import IDENTITY, ReplicaDirs
+from unbroken.cluster.retiring import Retiring
 from unbroken.errors import UnbrokenError
 from unbroken.ingress.logfile import IngressLogFile
 from unbroken.plan import build_topology
@@ -28,6 +29,7 @@ from unbroken.protocol.adoption import LogEnd, adopt
 from unbroken.protocol.controller import Decision, NoLayout, first_layout
 from unbroken.protocol.ids import ReplicaId
 from unbroken.protocol.ingress import Entry, InSync
+from unbroken.protocol.instructions import BeginReplica, StopReplica
 from unbroken.protocol.layout import Layout, chained_placement
 from unbroken.protocol.run import NO_RUN, Run
 
@@ -107,20 +109,70 @@ def test_what_a_layout_does_not_place_here_is_put_aside(dirs: ReplicaDirs) -> No
     layout = chained_placement(topology, {"a": dirs.identity(), "b": "other"}, RUN.id)
     got = recover(dirs, layout)
     assert not set(got) & set(OLD)
-    assert dirs.set_aside() == OLD and not set(dirs.present()) & set(OLD)
+    assert [each.replica for each in dirs.set_aside()] == OLD and not set(dirs.present()) & set(OLD)
     assert entries(dirs.retired / "ingress.0#2" / "log") == 500
     assert (dirs.retired / "seg.0#2" / "checkpoint").is_dir()
-    dirs.forget(OLD[0])
-    assert dirs.set_aside() == [OLD[1]] and not list(dirs.root.glob("dropped-*"))
+    dirs.forget(dirs.set_aside()[0])
+    assert [each.replica for each in dirs.set_aside()] == [OLD[1]] and not list(dirs.root.glob("dropped-*"))
 
 
-def test_of_each_shard_one_replica_is_put_aside_at_most(dirs: ReplicaDirs) -> None:
-    later = ReplicaId.parse("seg.0#5")
+def committed(home: Path, units: int) -> None:
+    """A checkpoint whose state reaches to unit ``units``."""
+    for kind, lines in (("offsets", ["v1", "{}", json.dumps({"cut": units})]), ("commits", ["v1", "{}"])):
+        (home / "checkpoint" / kind).mkdir(parents=True, exist_ok=True)
+        (home / "checkpoint" / kind / "0").write_text("\n".join(lines))
+
+
+def retired(dirs: ReplicaDirs) -> list[str]:
+    return [each.name for each in dirs.set_aside()]
+
+
+def looked(dirs: ReplicaDirs, told: list[str]) -> list[str]:
+    """What is kept aside after a look, by a layout under which nothing is redundant elsewhere."""
+    topology = declared()[1].topology
+    layout = chained_placement(topology, {"a": dirs.identity(), "b": "other"}, RUN.id)
+    layout = layout.without(list(layout.placement))
+    protocol = SimpleNamespace(layout=layout, topology=topology)
+    node: Any = SimpleNamespace(name="a", dirs=dirs, protocol=protocol, tell=told.append)
+    Retiring(node).look(0)
+    return retired(dirs)
+
+
+def test_nothing_is_removed_for_a_later_replica_that_began_with_nothing(dirs: ReplicaDirs) -> None:
+    """Neither at once nor by a look at what is kept, and also if both have the same name."""
+    later, told = ReplicaId.parse("seg.0#5"), list[str]()
+    committed(dirs.replicas / "seg.0#2", 90)
     dirs.retire(OLD[1])
     for _ in range(2):
-        dirs.begin([later])
+        dirs.begin_anew(BeginReplica(later, 100, 120, ()))
         dirs.retire(later)
-    assert dirs.set_aside() == [later] and dirs.present() == [OLD[0]]
+    committed(dirs.retired / "seg.0#5", 150)
+    names = ["seg.0#2", "seg.0#5", "seg.0#5~2"]
+    assert retired(dirs) == names and looked(dirs, told) == names
+    [sentence] = told
+    assert "seg.0#2, seg.0#5, seg.0#5~2" in sentence and "MB" in sentence
+
+
+def test_a_replica_that_a_later_one_contains_is_removed(dirs: ReplicaDirs) -> None:
+    committed(dirs.replicas / "seg.0#2", 90)
+    dirs.retire(OLD[1])
+    for name, units in (("seg.0#5", 80), ("seg.0#6", 95)):
+        dirs.begin([ReplicaId.parse(name)])
+        committed(dirs.replicas / name, units)
+        dirs.retire(ReplicaId.parse(name))
+    (dirs.retired / "seg.0#6" / "stopped").touch()
+    assert looked(dirs, []) == ["seg.0#2", "seg.0#6"], "one that was stopped proves nothing"
+    (dirs.retired / "seg.0#6" / "stopped").unlink()
+    assert looked(dirs, []) == ["seg.0#6"]
+
+
+def test_a_replica_that_stops_is_noted(dirs: ReplicaDirs) -> None:
+    node: Any = SimpleNamespace(
+        dirs=dirs, coordination=None, post=None, read_outbox=None, flow=declared()[0], tell=None
+    )
+    Hosting(node).stop(StopReplica(OLD[1], "it differs from its sibling"))
+    dirs.retire(OLD[1])
+    assert [(each.replica, each.unbroken) for each in dirs.set_aside()] == [(OLD[1], False)]
 
 
 def test_the_copy_of_the_documents_says_how_the_flow_continues(dirs: ReplicaDirs) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from protocol.model_parts import chain
 from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.layout import chained_placement
-from unbroken.protocol.retirement import SAFE_S, Retirement, superseded
+from unbroken.protocol.layout import INGRESS, chained_placement
+from unbroken.protocol.retirement import SAFE_S, Retirement, SetAside, contained
 
 TOPOLOGY = chain((1,))
 S0 = ShardId("s0", 0)
@@ -41,6 +41,29 @@ def test_code_that_has_ended_needs_nothing() -> None:
     assert retirement.removable([old], LAYOUT, TOPOLOGY, SAFE_S) == [old]
 
 
-def test_at_most_one_of_a_shard_is_kept() -> None:
-    retired = [ReplicaId(S0, index) for index in (1, 12, 3)] + [ReplicaId(ShardId("s0", 1), 2)]
-    assert superseded(retired) == [ReplicaId(S0, 1), ReplicaId(S0, 3)]
+def aside(index: int, reach: int | None, unbroken: bool = True, shard: ShardId = S0, name: str = "") -> SetAside:
+    replica = ReplicaId(shard, index)
+    return SetAside(name or str(replica), replica, reach, unbroken)
+
+
+def test_an_earlier_one_goes_if_a_later_one_contains_its_state() -> None:
+    other = aside(2, 5, shard=ShardId("s0", 1))
+    assert contained([aside(1, 10), aside(12, 90), aside(3, 40), other]) == [aside(1, 10), aside(3, 40)]
+    twice = [aside(1, 10), aside(1, 10, name=f"{ReplicaId(S0, 1)}~2")]
+    assert contained(twice) == twice[:1], "of two that are the same one stays"
+
+
+def test_nothing_goes_that_is_not_proven_to_be_in_another_one() -> None:
+    kept = aside(1, 10)
+    assert contained([kept, aside(4, 9)]) == [aside(4, 9)], "a later one from an older snapshot goes itself"
+    for later in (
+        aside(4, 0),
+        aside(4, 99, unbroken=False),
+        aside(4, None),
+        aside(4, 99, shard=ShardId("s0", 1)),
+    ):
+        assert kept not in contained([kept, later])
+    unknown = aside(1, None)
+    assert contained([unknown, aside(4, 99)]) == []
+    assert contained([aside(1, 0), aside(4, 0)]) == []
+    assert contained([aside(1, 5, shard=INGRESS), aside(2, 9, shard=INGRESS)]) == [], "it may end in other entries"

@@ -85,6 +85,7 @@ class Hosting:
 
     def stop(self, step: StopReplica) -> None:
         """End a replica that cannot go on; its directory stays until the layout has another one."""
+        self._node.dirs.doubt(step.replica)
         self._tell_controller(step.replica, step.reason)
         if self.queries is not None:
             self.queries.stop_one(step.replica)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -25,7 +27,7 @@ from unbroken.protocol.instructions import BeginReplica
 from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.rebuilt import Rebuilt
 from unbroken.protocol.recovery import LogState, ReplicaState, StoredUnits
-from unbroken.protocol.retirement import superseded
+from unbroken.protocol.retirement import SetAside
 from unbroken.protocol.run import Run, foreign_layout
 from unbroken.protocol.units import UnitHeader
 from unbroken.spark.checkpoints import committed_batches, offset_at, repair
@@ -39,6 +41,12 @@ REBUILD = "Let the replica be rebuilt from another one: the node reports it, and
 BASE = "base"
 """File of a replica that began with unit ``base + 1`` of its input instead of the first: that number, and the number of
 the unit up to which its results are not for anybody."""
+
+STOPPED = "stopped"
+"""File of a replica that was stopped: its state is no proof for that of another one."""
+
+AGAIN = "~"
+"""Before the count of a replica that was retired more than once."""
 
 
 class ReplicaDirs:
@@ -157,13 +165,13 @@ class ReplicaDirs:
 
     def held(self) -> dict[ReplicaId, int]:
         """The replicas here, and the last unit of its input that is part of the state of each; nothing is changed."""
-        return {replica: self._reach(replica) for replica in self.present()}
+        reaches = {replica: self._reach(self.replicas / str(replica)) for replica in self.present()}
+        return {replica: self.log_end().index if replica.shard == INGRESS else reaches[replica] for replica in reaches}
 
-    def _reach(self, replica: ReplicaId) -> int:
-        if replica.shard == INGRESS:
-            return self.log_end().index
-        batches = committed_batches(self.checkpoint(replica))
-        offset = offset_at(self.checkpoint(replica), batches - 1) if batches else {"cut": self.base(replica)}
+    def _reach(self, home: Path) -> int:
+        checkpoint = home / "checkpoint"
+        batches = committed_batches(checkpoint)
+        offset = offset_at(checkpoint, batches - 1) if batches else {"cut": _began(home)[0]}
         return int(offset["cut"])
 
     def log_end(self) -> LogEnd:
@@ -185,7 +193,7 @@ class ReplicaDirs:
         if replica.shard == INGRESS:
             return self._ingress_state(replica, outbox, admission)
         repair(self.checkpoint(replica))
-        base, valid = self._began(replica)
+        base, valid = _began(self.replicas / str(replica))
         batches = committed_batches(self.checkpoint(replica))
         offset = offset_at(self.checkpoint(replica), batches - 1) if batches else {"cut": base}
         state = ReplicaState(int(offset["cut"]), valid=valid, taken=cut_from(offset))
@@ -204,15 +212,7 @@ class ReplicaDirs:
         return replace(state, outboxes=stored, inboxes=inboxes)
 
     def base(self, replica: ReplicaId) -> int:
-        return self._began(replica)[0]
-
-    def _began(self, replica: ReplicaId) -> tuple[int, int]:
-        try:
-            path = self.replicas / str(replica) / BASE
-            base, valid = unsealed(path, path.read_bytes(), REBUILD).split()
-        except FileNotFoundError:
-            return 0, 0
-        return int(base), int(valid)
+        return _began(self.replicas / str(replica))[0]
 
     def begin_anew(self, step: BeginReplica) -> None:
         """Make the directory of a replica that begins with nothing but what its producers keep."""
@@ -272,7 +272,7 @@ class ReplicaDirs:
         shutil.rmtree(self.incoming(replica), ignore_errors=True)
 
     def retire(self, replica: ReplicaId) -> None:
-        """Put a replica aside that is not wanted here, at most one of a shard: its state may be nowhere else."""
+        """Put a replica aside that is not wanted here: its state may be nowhere else."""
         if home_of(replica.shard.part) != replica.shard.part:
             # A fork: what is tentative is of no use to a later process.
             self.drop(replica)
@@ -281,19 +281,40 @@ class ReplicaDirs:
         target = self.replicas / str(replica)
         if target.exists():
             self.retired.mkdir(parents=True, exist_ok=True)
-            self._remove(self.retired / str(replica))
-            target.rename(self.retired / str(replica))
+            # A replica may be begun anew under the same name, and retired once more.
+            place = self.retired / str(replica)
+            count = itertools.count(2)
+            while place.exists():
+                place = self.retired / f"{replica}{AGAIN}{next(count)}"
+            target.rename(place)
         shutil.rmtree(self.incoming(replica), ignore_errors=True)
-        for earlier in superseded(self.set_aside()):
-            self.forget(earlier)
 
-    def set_aside(self) -> list[ReplicaId]:
-        """The replicas that are retired."""
-        return _replicas_in(self.retired)
+    def doubt(self, replica: ReplicaId) -> None:
+        """Note that a replica was stopped, for a reason that may lie in its state."""
+        with contextlib.suppress(OSError):  # a disk that takes nothing may be the reason
+            (self.replicas / str(replica) / STOPPED).touch()
 
-    def forget(self, replica: ReplicaId) -> None:
+    def set_aside(self) -> list[SetAside]:
+        """The replicas that are retired; nothing is changed."""
+        places = sorted(self.retired.iterdir()) if self.retired.is_dir() else []
+        return [self._set_aside(place) for place in places]
+
+    def _set_aside(self, place: Path) -> SetAside:
+        replica = ReplicaId.parse(place.name.partition(AGAIN)[0])
+        try:
+            whole = _began(place)[0] == 0 and not (place / STOPPED).exists()
+            return SetAside(place.name, replica, self._reach(place), whole)
+        except (UnbrokenError, OSError, ValueError, LookupError, TypeError):
+            return SetAside(place.name, replica, None, False)  # it is kept as it is
+
+    def set_aside_bytes(self) -> int:
+        """What retired replicas take on the disk."""
+        files = (path for path in self.retired.rglob("*") if path.is_file() and not path.is_symlink())
+        return sum(path.stat().st_size for path in files)
+
+    def forget(self, retired: SetAside) -> None:
         """Remove a retired replica, whose state is elsewhere."""
-        self._remove(self.retired / str(replica))
+        self._remove(self.retired / retired.name)
 
     def _remove(self, target: Path) -> None:
         """Remove a directory. Renamed first, so that half a directory is never taken for a whole one."""
@@ -358,6 +379,16 @@ class ReplicaDirs:
             noted = owed.get(stream, (0, Rebuilt()))
             out[stream] = StoredUnits(run[0].number - 1 if run else begun, tuple(run), *noted)
         return out
+
+
+def _began(home: Path) -> tuple[int, int]:
+    """What the note of a replica says that began in the middle."""
+    try:
+        path = home / BASE
+        base, valid = unsealed(path, path.read_bytes(), REBUILD).split()
+    except FileNotFoundError:
+        return 0, 0
+    return int(base), int(valid)
 
 
 def _replicas_in(directory: Path) -> list[ReplicaId]:

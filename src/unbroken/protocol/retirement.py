@@ -1,7 +1,8 @@
 """When the directory of a replica that a node no longer hosts may be removed.
 
 A layout that does not place a replica here is no proof that its state exists elsewhere. The directory is kept aside
-until the shard has had as many full replicas on other nodes as it should have, without a break, for `SAFE_S`.
+until the shard has had as many full replicas on other nodes as it should have, without a break, for `SAFE_S`. A later
+replica of the shard that is kept aside proves nothing either, unless its state contains that of the earlier one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from unbroken.protocol.ids import NodeId, ReplicaId, generation_of
-from unbroken.protocol.layout import Layout, Topology
+from unbroken.protocol.layout import INGRESS, Layout, Topology
 
 SAFE_S = 60.0
 """For how long a shard has to be redundant elsewhere. A replica that has just joined may be lost with the peer it was
@@ -42,10 +43,30 @@ class Retirement:
         return len(elsewhere) + here >= topology.replicas[part]
 
 
-def superseded(retired: Collection[ReplicaId]) -> list[ReplicaId]:
-    """Of several replicas of a shard that one node has kept aside, all but the last: that one has had the state of the
-    others, and more. So the space that is kept is bounded by the shards."""
-    last: dict[object, ReplicaId] = {}
-    for replica in sorted(retired):
-        last[replica.shard] = replica
-    return sorted(set(retired) - set(last.values()))
+@dataclass(frozen=True)
+class SetAside:
+    """What a node knows of a replica that it has kept aside, under a ``name`` of its own.
+
+    ``reach`` is the last unit of its input that is part of its state, None if that cannot be told. It is ``unbroken``
+    if its state is made of all units up to there: it did not begin in the middle, and was not stopped for a reason that
+    may lie in its state.
+    """
+
+    name: str
+    replica: ReplicaId
+    reach: int | None
+    unbroken: bool
+
+    def contains(self, other: SetAside) -> bool:
+        """Whether the state of another one can be had from this one: a state is a function of the units in it."""
+        same = self.replica.shard == other.replica.shard and self.replica.shard != INGRESS
+        known = self.reach is not None and other.reach is not None and self.reach > 0
+        return same and known and self.unbroken and (self.reach, self.name) > (other.reach, other.name)
+
+
+def contained(states: Collection[SetAside]) -> list[SetAside]:
+    """Those of which another one contains all. The space that is kept is bounded by that, and by redundancy elsewhere.
+
+    A log of the ingress may end in entries that no later one has, and stays until the ingress is redundant.
+    """
+    return [state for state in states if any(other.contains(state) for other in states)]
