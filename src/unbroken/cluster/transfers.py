@@ -109,7 +109,7 @@ class Transfers:
                     kept.parent.mkdir(parents=True, exist_ok=True)
                     os.link(source, kept)
             home = dirs.replicas / str(step.replica)
-            for note in [home / BASE, *store.owed_dir(step.replica).glob("*.txt")]:
+            for note in [home / BASE, *store.owed_notes(step.replica)]:
                 if note.exists():
                     kept = target / note.relative_to(home)
                     kept.parent.mkdir(parents=True, exist_ok=True)

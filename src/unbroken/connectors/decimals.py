@@ -3,8 +3,8 @@
 Arrow reads beyond its table of powers of ten if a text has many more digits after the point than the type, by its
 exponent or written out: it takes wrong values, or the process ends. And a number that exceeds 128 bits when its digits
 are shifted to the scale of the type wraps around: Arrow takes 11 as decimal(38,38) for 0.79. So its parser is given
-only texts without exponent whose digits, together with those of the scale, are at most 38; digits of other texts are shifted
-here, and their length is bounded.
+only texts without exponent whose digits, together with those of the scale, are at most 38; digits of other texts are
+shifted here, and their length is bounded.
 """
 
 from __future__ import annotations

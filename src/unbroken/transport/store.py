@@ -138,10 +138,14 @@ class UnitStore:
     def note_owed(self, note: NoteOwed) -> None:
         self.write(self.owed_dir(note.replica) / owed_name(note.stream), owed_bytes(note))
 
+    def owed_notes(self, replica: ReplicaId) -> list[Path]:
+        """The files with what is owed of each stream; they belong to every copy of the replica."""
+        return sorted(self.owed_dir(replica).glob(f"*{OWED}"))
+
     def owed(self, replica: ReplicaId) -> dict[StreamId, tuple[int, Rebuilt]]:
         """What was noted last for each stream; nothing if a crash of the whole machine has lost it."""
         out: dict[StreamId, tuple[int, Rebuilt]] = {}
-        for path in sorted(self.owed_dir(replica).glob(f"*{OWED}")):
+        for path in self.owed_notes(replica):
             try:
                 owed, rebuilt = json.loads(unsealed(path, path.read_bytes(), ""))
                 out[StreamId.parse(path.name.removesuffix(OWED))] = int(owed), Rebuilt.from_json(rebuilt)
