@@ -94,7 +94,9 @@ def _work(name: str, seed: int, numbers: range, progress: str, found: Any) -> No
 def run_range(name: str, seed: int, numbers: range) -> list[Finding]:
     """Run a range of inputs in a process of its own; one that dies or hangs is replaced behind the input it was at."""
     out: list[Finding] = []
-    context = multiprocessing.get_context("fork")
+    # Not of this process: it may have threads that hold locks, and memory that counts for the limit of the worker.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fuzz.targets"])
     with tempfile.NamedTemporaryFile() as progress:
         begin = numbers.start
         while begin < numbers.stop:
