@@ -30,7 +30,7 @@ venv: $(STAMP)
 
 # A name on PATH is not enough (version managers leave shims that fail, and some systems split venv off),
 # so each candidate has to show that it runs, is new enough and can create an environment with pip.
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml lab/pyproject.toml
 	@set -e; \
 	python=; \
 	for candidate in $(PYTHONS); do \
@@ -48,7 +48,7 @@ $(STAMP): requirements.lock pyproject.toml
 	rm -rf $(VENV); \
 	"$$python" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e . -e lab
 	@touch $(STAMP)
 
 demo: venv
@@ -81,11 +81,12 @@ test: venv
 	[ -z "$$failed" ] || { echo "failed: $${failed#, }" >&2; exit 1; }
 
 lint: venv
-	$(BIN)/ruff check src tests docs scripts
-	$(BIN)/ruff format --check src tests docs scripts
+	$(BIN)/ruff check src lab tests docs scripts
+	$(BIN)/ruff format --check src lab tests docs scripts
+	$(BIN)/lint-imports --no-logo
 
 types: venv
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src lab/src
 	MYPYPATH=docs/pictures $(BIN)/mypy --strict scripts docs/hooks.py docs/pictures/draw.py
 	$(BIN)/mypy --allow-untyped-defs --allow-untyped-calls --allow-untyped-decorators --allow-any-generics \
 	  --no-warn-return-any --no-warn-unused-ignores --implicit-reexport tests
@@ -95,7 +96,7 @@ docs: venv
 	@echo "the site is in build/site; to read it with search: python -m http.server -d build/site"
 
 reference: venv
-	$(BIN)/python -m unbroken.reference docs
+	$(BIN)/python -m unbroken_lab.docsgen docs
 	$(BIN)/python docs/pictures/draw.py
 
 # Inputs are made from a seed, so a finding is replayed by its name: python -m fuzz.campaign --replay csv:7:1234

@@ -13,10 +13,18 @@ import threading
 import time
 from pathlib import Path
 
-from unbroken.ingress.logfile import IngressLogFile
-from unbroken.ingress.logwriter import LogWriter
-from unbroken.protocol.ids import NodeId
-from unbroken.protocol.ingress import Commit, IngressInstruction, IngressLog, IngressMessage, InSync, Persist, Tell
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.node.ingress.log_writer import LogWriter
+from unbroken.protocol.ingress.log import (
+    Commit,
+    IngressInstruction,
+    IngressLog,
+    IngressMessage,
+    InSync,
+    Persist,
+    Tell,
+)
+from unbroken.protocol.values.ids import NodeId
 
 DEADLINE_S = 60.0
 

@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one Spark session of this test process, started when the first test asks for it."""
-    from unbroken.config import Settings
+    from unbroken.flow.settings import Settings
     from unbroken.spark.session import start_session
 
     # State stores are looked after every minute by default, which no test is long enough to see.

@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from unbroken.connectors.base import SinkConnector, SinkWriter
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import ShardId, StreamId, fork_of
-from unbroken.protocol.run import NO_RUN
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import ShardId, StreamId, fork_of
+from unbroken.protocol.values.run import NO_RUN
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 IDENTITY = "orders/out"
 STREAM = "totals.0>out.0"
@@ -192,7 +192,7 @@ def stop_at(writer: SinkWriter, step: str, due: Callable[[], bool], how: int) ->
 
 
 def _stop_within_copy(stop: Callable[[], None]) -> None:
-    from unbroken.connectors import postgres
+    from unbroken.connectors.postgres import sink as postgres
 
     original = postgres.copy_data
 

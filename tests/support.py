@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from unbroken.flow import Dataflow
-from unbroken.plan import build_topology
-from unbroken.program import Consumer, Program, consumers
+from unbroken.flow.dataflow import Dataflow
+from unbroken.flow.plan import build_topology
+from unbroken.flow.program import Consumer, Program, consumers
 
 TOKEN = "a token that only tests have, as long as a real one"
 

@@ -10,12 +10,12 @@ import pytest
 
 import unbroken
 from unbroken import WAIT, Availability, Client, Dataflow, Generator
-from unbroken.availability import available_segments
 from unbroken.errors import FlowError, Problem
-from unbroken.plan import build_topology
-from unbroken.program import Declared, Program, differences
-from unbroken.protocol import consistency
-from unbroken.protocol.consistency import Policy, Reconcile
+from unbroken.flow.availability import available_segments
+from unbroken.flow.plan import build_topology
+from unbroken.flow.program import Declared, Program, differences
+from unbroken.protocol.values import consistency
+from unbroken.protocol.values.consistency import Policy, Reconcile
 
 THREE = Availability(max_delay="3s")
 

@@ -11,11 +11,11 @@ import pytest
 
 from unbroken import Client, Dataflow, Generator
 from unbroken.errors import FlowError
-from unbroken.plan import build_topology
-from unbroken.program import Declared, Program, differences, merged
-from unbroken.protocol.consistency import Availability, Policy, Reconcile
-from unbroken.protocol.cuts import Reach
-from unbroken.protocol.ids import ShardId, StreamId
+from unbroken.flow.plan import build_topology
+from unbroken.flow.program import Declared, Program, differences, merged
+from unbroken.protocol.replica.cuts import Reach
+from unbroken.protocol.values.consistency import Availability, Policy, Reconcile
+from unbroken.protocol.values.ids import ShardId, StreamId
 from unbroken.spark.offsets import cut_from, offset_of, units_between
 
 

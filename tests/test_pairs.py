@@ -10,8 +10,8 @@ import pytest
 
 from unbroken import Client, Dataflow, Generator
 from unbroken.errors import FlowError
-from unbroken.plan import build_topology
-from unbroken.program import Declared, Program, differences, merged
+from unbroken.flow.plan import build_topology
+from unbroken.flow.program import Declared, Program, differences, merged
 
 
 def nothing(start: int, stop: int, seed: int) -> pa.Table:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unbroken.places import HARD, MOMENT_S, SHARE, Places
+from unbroken.transport.connection_places import HARD, MOMENT_S, SHARE, Places
 
 MOST, EACH = 8, 4
 addresses = st.sampled_from(["a", "b", "c"])

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from unbroken import Call, Client, Dataflow, Generator, JsonLines, Parquet
 from unbroken.errors import FlowError, Problem
-from unbroken.plan import build_topology, load_flow
-from unbroken.program import Program, merged
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.layout import INGRESS, Topology, chained_placement
+from unbroken.flow.plan import build_topology, load_flow
+from unbroken.flow.program import Program, merged
+from unbroken.protocol.values.ids import ReplicaId, ShardId
+from unbroken.protocol.values.layout import INGRESS, Topology, chained_placement
 
 
 def rows(start: int, stop: int, seed: int) -> pa.Table:

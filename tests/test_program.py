@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from unbroken import Client, Dataflow, Generator
-from unbroken.plan import build_topology, load_text
-from unbroken.program import (
+from unbroken.flow.plan import build_topology, load_text
+from unbroken.flow.program import (
     Consumer,
     Declared,
     Program,
@@ -21,7 +21,7 @@ from unbroken.program import (
     merged,
     replaced_segments,
 )
-from unbroken.protocol.ids import ShardId, StreamId
+from unbroken.protocol.values.ids import ShardId, StreamId
 
 TEXT = '''"""A flow."""
 

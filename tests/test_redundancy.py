@@ -9,9 +9,9 @@ import pytest
 
 from unbroken import Client, Dataflow, Generator
 from unbroken.errors import FlowError, Problem
-from unbroken.plan import build_topology
-from unbroken.protocol.layout import INGRESS, Topology
-from unbroken.protocol.strategy import Ha, Strategy
+from unbroken.flow.plan import build_topology
+from unbroken.protocol.values.layout import INGRESS, Topology
+from unbroken.protocol.values.strategy import Ha, Strategy
 
 
 def nothing(start: int, stop: int, seed: int) -> pa.Table:

@@ -12,24 +12,24 @@ import pytest
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from unbroken import Client, Dataflow, Files, Generator, JsonLines, Kafka, Push
-from unbroken.cluster.coordination_copy import CoordinationCopy
-from unbroken.cluster.documents import Member, layout_bytes
-from unbroken.cluster.node_main import _refuse_other_run
-from unbroken.cluster.programs import (
+from unbroken.coordination.documents import Member, layout_bytes
+from unbroken.errors import FlowError
+from unbroken.flow.plan import build_topology, load_text
+from unbroken.flow.program import Program, code_digest
+from unbroken.node.main import _refuse_other_run
+from unbroken.node.membership.documents_copy import CoordinationCopy
+from unbroken.node.replicas.directories import ReplicaDirs
+from unbroken.node.replicas.programs import (
     program_of_run,
     refuse_other_code,
     refuse_other_program,
     write_first_program,
 )
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.errors import FlowError
-from unbroken.plan import build_topology, load_text
-from unbroken.program import Program, code_digest
-from unbroken.protocol.controller import Decision, first_layout
-from unbroken.protocol.run import Run
-from unbroken.protocol.strategy import Ha
-from unbroken.resumption import conflicts
+from unbroken.protocol.placement.controller import Decision, first_layout
+from unbroken.protocol.values.run import Run
+from unbroken.protocol.values.strategy import Ha
 from unbroken.security.sealing import ForgedDocument
+from unbroken.spark.analysis.resumption import conflicts
 
 ORDERS = "customer string, shop string, price double"
 
@@ -395,7 +395,7 @@ def test_the_entry_of_a_node_that_was_killed_is_waited_for(zk: Any, monkeypatch:
         looks.append(seconds)
         zk.held.pop("/unbroken/shop/members/a", None)
 
-    monkeypatch.setattr("unbroken.cluster.programs.time.sleep", vanish)
+    monkeypatch.setattr("unbroken.node.replicas.programs.time.sleep", vanish)
     refuse_other_code(zk, flow, program_of_run(zk, "shop", 1, "r1"), given, "b", wait_s=60)
     assert len(looks) == 1
 

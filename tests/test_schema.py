@@ -27,8 +27,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from unbroken.data.schema import arrow_schema, parse_schema
 from unbroken.errors import UnbrokenError
-from unbroken.spark.types import arrow_schema, parse_schema
 
 ATOMIC: list[DataType] = [
     ByteType(),

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.config import Settings, load_settings
-from unbroken.connectors.delta import Delta
-from unbroken.connectors.kafka_client import settings
-from unbroken.connectors.kafka_source import Kafka
-from unbroken.connectors.postgres import PostgreSQL
+from unbroken.connectors.delta.sink import Delta
+from unbroken.connectors.kafka.client import settings
+from unbroken.connectors.kafka.source import Kafka
+from unbroken.connectors.postgres.sink import PostgreSQL
 from unbroken.errors import FlowError
-from unbroken.network.signatures import given as parameters
-from unbroken.network.signatures import model_of
-from unbroken.plan import load_text
-from unbroken.program import Declared, differences
-from unbroken.secret import (
+from unbroken.flow.network.signatures import given as parameters
+from unbroken.flow.network.signatures import model_of
+from unbroken.flow.plan import load_text
+from unbroken.flow.program import Declared, differences
+from unbroken.flow.settings import Settings, load_settings
+from unbroken.security.secret import (
     LARGEST_FILE,
     Secret,
     SecretError,
@@ -87,7 +87,7 @@ flow.sink("screen", same, Console())
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is resolved here is not masked in what other tests say."""
-    monkeypatch.setattr("unbroken.secret._known", set())
+    monkeypatch.setattr("unbroken.security.secret._known", set())
 
 
 class TestReference:

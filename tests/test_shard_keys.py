@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.shard_keys import Need, Origin, Underivable, derived, described, merged, parted, written
+from unbroken.flow.shard_keys import Need, Origin, Underivable, derived, described, merged, parted, written
 
 
 def origin(**columns: str) -> Origin:

@@ -65,9 +65,19 @@ def test_a_lasting_thread_that_is_done_is_no_failure(monkeypatch: pytest.MonkeyP
 
 
 SHORT = {
-    *("cluster/transfers.py", "cluster/warmup.py", "cluster/queries.py", "cluster/order_kafka.py"),
-    *("connectors/kafka_lookout.py", "metrics/server.py", "transport/donor_calls.py", "transport/link.py"),
-    *("transport/server.py", "tracing/tracing.py"),
+    *(
+        "node/replicas/transfers.py",
+        "node/replicas/warmup.py",
+        "node/replicas/queries.py",
+        "coordination/orders/kafka.py",
+    ),
+    *(
+        "connectors/kafka/lookout.py",
+        "observe/metrics/server.py",
+        "transport/state/donor_calls.py",
+        "transport/link.py",
+    ),
+    *("transport/server.py", "observe/tracing/tracing.py"),
 }
 """Modules of a node with threads whose end is noticed: they answer one question or do one job, and report how that
 ended, or the node does without them, as without traces."""
@@ -77,8 +87,8 @@ def test_threads_of_a_node_are_lasting_or_known_to_be_short() -> None:
     """A new worker thread has to be one or the other on purpose."""
     root = Path(unbroken.__file__).parent
     plain = set()
-    for package in ("cluster", "ingress", "connectors", "transport", "tracing", "metrics"):
-        for path in (root / package).glob("*.py"):
+    for package in ("connectors", "coordination", "node", "observe", "transport"):
+        for path in (root / package).rglob("*.py"):
             calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
             if any(isinstance(call, ast.Attribute) and call.attr == "Thread" for call in calls):
                 plain.add(path.relative_to(root).as_posix())

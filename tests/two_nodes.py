@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from support import TOKEN, wait_until
-from unbroken.cluster.coordination import Member
-from unbroken.cluster.node import Node
-from unbroken.cluster.programs import Programs
-from unbroken.cluster.queries import Queries
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.flow import Dataflow
-from unbroken.plan import build_topology
-from unbroken.program import Program
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import InSync, ProposeInSync
-from unbroken.protocol.layout import INGRESS, Layout, chained_placement
-from unbroken.spark.analysis import analyse
-from unbroken.tracing.tracing import Tracing
-from unbroken.transport.store import decode_unit
+from unbroken.coordination.documents import Member
+from unbroken.data.unit_store import decode_unit
+from unbroken.flow.dataflow import Dataflow
+from unbroken.flow.plan import build_topology
+from unbroken.flow.program import Program
+from unbroken.node.node import Node
+from unbroken.node.replicas.directories import ReplicaDirs
+from unbroken.node.replicas.programs import Programs
+from unbroken.node.replicas.queries import Queries
+from unbroken.observe.tracing.tracing import Tracing
+from unbroken.protocol.ingress.log import InSync, ProposeInSync
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Layout, chained_placement
+from unbroken.spark.analysis.analysis import analyse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,19 +6,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unbroken.availability import WAIT, Availability
     from unbroken.connectors.call import Call, Unit
-    from unbroken.connectors.delta import Delta
-    from unbroken.connectors.files import Files
+    from unbroken.connectors.delta.sink import Delta
+    from unbroken.connectors.files.sinks import Client, Console, JsonLines, Parquet
+    from unbroken.connectors.files.source import Files
     from unbroken.connectors.generator import Generator
-    from unbroken.connectors.kafka_sink import KafkaSink
-    from unbroken.connectors.kafka_source import Kafka
-    from unbroken.connectors.postgres import PostgreSQL
-    from unbroken.connectors.push import Push
-    from unbroken.connectors.sinks import Client, Console, JsonLines, Parquet
-    from unbroken.connectors.spark_checkpoint import SparkCheckpoint
-    from unbroken.flow import Dataflow
-    from unbroken.secret import Secret
+    from unbroken.connectors.kafka.sink import KafkaSink
+    from unbroken.connectors.kafka.source import Kafka
+    from unbroken.connectors.kafka.spark_checkpoint import SparkCheckpoint
+    from unbroken.connectors.postgres.sink import PostgreSQL
+    from unbroken.connectors.push.source import Push
+    from unbroken.flow.availability import WAIT, Availability
+    from unbroken.flow.dataflow import Dataflow
+    from unbroken.security.secret import Secret
 
 __version__ = "0.1.0"
 
@@ -45,23 +45,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "WAIT": "unbroken.availability",
-    "Availability": "unbroken.availability",
+    "WAIT": "unbroken.flow.availability",
+    "Availability": "unbroken.flow.availability",
     "Call": "unbroken.connectors.call",
-    "Client": "unbroken.connectors.sinks",
-    "Console": "unbroken.connectors.sinks",
-    "Dataflow": "unbroken.flow",
-    "Delta": "unbroken.connectors.delta",
-    "Files": "unbroken.connectors.files",
+    "Client": "unbroken.connectors.files.sinks",
+    "Console": "unbroken.connectors.files.sinks",
+    "Dataflow": "unbroken.flow.dataflow",
+    "Delta": "unbroken.connectors.delta.sink",
+    "Files": "unbroken.connectors.files.source",
     "Generator": "unbroken.connectors.generator",
-    "JsonLines": "unbroken.connectors.sinks",
-    "Kafka": "unbroken.connectors.kafka_source",
-    "KafkaSink": "unbroken.connectors.kafka_sink",
-    "Parquet": "unbroken.connectors.sinks",
-    "PostgreSQL": "unbroken.connectors.postgres",
-    "Push": "unbroken.connectors.push",
-    "Secret": "unbroken.secret",
-    "SparkCheckpoint": "unbroken.connectors.spark_checkpoint",
+    "JsonLines": "unbroken.connectors.files.sinks",
+    "Kafka": "unbroken.connectors.kafka.source",
+    "KafkaSink": "unbroken.connectors.kafka.sink",
+    "Parquet": "unbroken.connectors.files.sinks",
+    "PostgreSQL": "unbroken.connectors.postgres.sink",
+    "Push": "unbroken.connectors.push.source",
+    "Secret": "unbroken.security.secret",
+    "SparkCheckpoint": "unbroken.connectors.kafka.spark_checkpoint",
     "Unit": "unbroken.connectors.call",
 }
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from unbroken.bench.consistency import run_consistency
-from unbroken.bench.consistency_settings import ConsistencySettings
+from unbroken_lab.experiments.consistency import run_consistency
+from unbroken_lab.experiments.consistency_settings import ConsistencySettings
 
 
 @pytest.mark.cluster

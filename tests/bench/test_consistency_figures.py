@@ -8,9 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from unbroken.bench import bounded, consistency
-from unbroken.bench.consistency import consistency_table, run_consistency
-from unbroken.bench.consistency_figures import (
+from unbroken.client import Reconciled, Result, Undo
+from unbroken.errors import UnbrokenError
+from unbroken.flow.environment import variables
+from unbroken.flow.plan import build_topology, load_flow
+from unbroken.protocol.values.consistency import Policy, Reconcile
+from unbroken.protocol.values.ids import ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
+from unbroken_lab.experiments import bounded, consistency
+from unbroken_lab.experiments.consistency import consistency_table, run_consistency
+from unbroken_lab.experiments.consistency_figures import (
     Arrival,
     Failure,
     Grid,
@@ -23,16 +30,9 @@ from unbroken.bench.consistency_figures import (
     summary,
     usual_ms,
 )
-from unbroken.bench.consistency_reader import BoundedReader
-from unbroken.bench.consistency_settings import Case, ConsistencySettings
-from unbroken.bench.interrupted import WINDOW_MS, Interrupted, Stream, expected
-from unbroken.client import Reconciled, Result, Undo
-from unbroken.environment import variables
-from unbroken.errors import UnbrokenError
-from unbroken.plan import build_topology, load_flow
-from unbroken.protocol.consistency import Policy, Reconcile
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken_lab.experiments.consistency_reader import BoundedReader
+from unbroken_lab.experiments.consistency_settings import Case, ConsistencySettings
+from unbroken_lab.experiments.interrupted import WINDOW_MS, Interrupted, Stream, expected
 
 BUCKET = 500
 GRID = Grid(origin_ms=100_000, bucket_ms=BUCKET)

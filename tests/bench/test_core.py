@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unbroken.bench.core import CoreSettings, Sample, latency_figures, run_core, throughput
+from unbroken_lab.experiments.core import CoreSettings, Sample, latency_figures, run_core, throughput
 
 
 def test_latency_leaves_out_the_warm_up() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from unbroken.bench.delivery import (
+from unbroken.errors import UnbrokenError
+from unbroken_lab.experiments.delivery import (
     DeliverySettings,
     Reading,
     bytes_between,
@@ -15,7 +16,6 @@ from unbroken.bench.delivery import (
     remote_readers,
     run_delivery,
 )
-from unbroken.errors import UnbrokenError
 
 
 def node(name: str, feeds: dict[str, list[str]], leading: bool = False, **extra: Any) -> dict[str, Any]:

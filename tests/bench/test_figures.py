@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from unbroken.bench.figures import compare_shards, gap, judge, pulse
-from unbroken.demo.measure import Sample
+from unbroken_lab.demo.measure import Sample
+from unbroken_lab.experiments.figures import compare_shards, gap, judge, pulse
 
 
 def sample(cut_ms: int, latency_ms: float) -> Sample:

@@ -9,8 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from unbroken.bench.interrupted import MOST_ROWS, WINDOW_MS, Interrupted, Mistakes, Stream, compare, expected
 from unbroken.connectors.base import Cut
+from unbroken_lab.experiments.interrupted import (
+    MOST_ROWS,
+    WINDOW_MS,
+    Interrupted,
+    Mistakes,
+    Stream,
+    compare,
+    expected,
+)
 
 BEGIN = 1_000_000_003
 STREAM = Stream(BEGIN, rate=700)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from unbroken.bench import losses
-from unbroken.bench.losses import Loss, lose
+from unbroken_lab.experiments import losses
+from unbroken_lab.experiments.losses import Loss, lose
 
 
 class Recorded:

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from unbroken.bench.delivery import Reading, remote_readers
-from unbroken.bench.observed import Reader, observed
 from unbroken.client import Result
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
+from unbroken_lab.experiments.delivery import Reading, remote_readers
+from unbroken_lab.experiments.observed import Reader, observed
 
 NO_SUBSCRIPTION: Any = None
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from unbroken.bench.ordering import OrderingSettings, run_ordering
+from unbroken_lab.experiments.ordering import OrderingSettings, run_ordering
 
 
 @pytest.mark.cluster

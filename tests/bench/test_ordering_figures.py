@@ -9,8 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from unbroken.bench import ordered, ordering
-from unbroken.bench.ordering import (
+from unbroken.client import Result
+from unbroken.errors import UnbrokenError
+from unbroken.flow.environment import variables
+from unbroken.flow.plan import build_topology, load_flow
+from unbroken.protocol.values.ids import ShardId, StreamId
+from unbroken.protocol.values.layout import chained_placement
+from unbroken.protocol.values.units import Digest, UnitHeader
+from unbroken_lab.demo.measure import Sample
+from unbroken_lab.experiments import ordered, ordering
+from unbroken_lab.experiments.ordering import (
     INPUTS,
     KAFKA,
     ORDERINGS,
@@ -20,7 +28,7 @@ from unbroken.bench.ordering import (
     ordering_table,
     run_ordering,
 )
-from unbroken.bench.ordering_figures import (
+from unbroken_lab.experiments.ordering_figures import (
     KEYS,
     Term,
     elections,
@@ -33,15 +41,7 @@ from unbroken.bench.ordering_figures import (
     units_per_pulse,
     victim,
 )
-from unbroken.bench.strategy_figures import told_since
-from unbroken.client import Result
-from unbroken.demo.measure import Sample
-from unbroken.environment import variables
-from unbroken.errors import UnbrokenError
-from unbroken.plan import build_topology, load_flow
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.layout import chained_placement
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken_lab.experiments.strategy_figures import told_since
 
 PULSE = 750
 QUIET = 10 * PULSE

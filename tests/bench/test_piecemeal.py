@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from unbroken.bench.piecemeal import NODES, SEGMENT, SHARDS, choose_victim
-from unbroken.protocol.layout import INGRESS, Topology, chained_placement
+from unbroken.protocol.values.layout import INGRESS, Topology, chained_placement
+from unbroken_lab.experiments.piecemeal import NODES, SEGMENT, SHARDS, choose_victim
 
 
 def test_the_victim_hosts_half_of_the_shards_and_no_ingress() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unbroken.bench.rows import PAYLOAD, KeyedRows
+from unbroken_lab.experiments.rows import PAYLOAD, KeyedRows
 
 KEYS = 1_000
 

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from unbroken.bench import strategies, windowed
-from unbroken.bench.delivery import Reading
-from unbroken.bench.restart import restart_figures
-from unbroken.bench.strategies import STRATEGIES, StrategiesSettings, strategies_table
-from unbroken.bench.strategy_figures import Recovery, first_notice, gaps, missing_units, ratios, spent
-from unbroken.cluster.status import flow_overhead, overhead
-from unbroken.cluster.watch import status_view
-from unbroken.demo.measure import Sample
-from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
-from unbroken.plan import build_topology, load_flow
-from unbroken.protocol.layout import INGRESS, chained_placement
+from unbroken.flow.environment import variables
+from unbroken.flow.plan import build_topology, load_flow
+from unbroken.local.terminal import status_view
+from unbroken.node.status import flow_overhead, overhead
+from unbroken.protocol.values.layout import INGRESS, chained_placement
+from unbroken_lab.demo.measure import Sample
+from unbroken_lab.experiments import strategies, windowed
+from unbroken_lab.experiments.delivery import Reading
+from unbroken_lab.experiments.restart import restart_figures
+from unbroken_lab.experiments.strategies import STRATEGIES, StrategiesSettings, strategies_table
+from unbroken_lab.experiments.strategy_figures import Recovery, first_notice, gaps, missing_units, ratios, spent
 
 PULSE = 750
 KILL = 20 * PULSE + 100.0

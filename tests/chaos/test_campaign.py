@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from unbroken.chaos.campaign import run_campaign
-from unbroken.chaos.schedule import Kind, make_schedule
+from unbroken_lab.chaos.campaign import run_campaign
+from unbroken_lab.chaos.schedule import Kind, make_schedule
 
 LENGTH_S = 5.0
 SHORT = {1956: {Kind.KILL_NODE, Kind.RESTART_ALL}}

@@ -8,15 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from unbroken.chaos.judge import judge
-from unbroken.chaos.reference import COLUMNS, cuts_of, expected_units
-from unbroken.chaos.stage import shortage_of
 from unbroken.client import Result
-from unbroken.cluster.documents import Member
-from unbroken.connectors.sinks import Parquet
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.layout import Topology, chained_placement
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.connectors.files.sinks import Parquet
+from unbroken.coordination.documents import Member
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import Topology, chained_placement
+from unbroken.protocol.values.units import Digest, UnitHeader
+from unbroken.testing.shortage import shortage_of
+from unbroken_lab.chaos.judge import judge
+from unbroken_lab.chaos.reference import COLUMNS, cuts_of, expected_units
 
 SEED = 5
 CUTS = [700, 1_600, 1_600, 2_100, 4_000]

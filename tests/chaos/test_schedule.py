@@ -7,9 +7,10 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from unbroken.chaos.campaign import parse_seeds
-from unbroken.chaos.faults import STRIKES
-from unbroken.chaos.schedule import (
+from unbroken.errors import UnbrokenError
+from unbroken_lab.chaos.campaign import parse_seeds
+from unbroken_lab.chaos.faults import STRIKES
+from unbroken_lab.chaos.schedule import (
     AT_NODES,
     FREEZES,
     LENGTH_S,
@@ -21,7 +22,6 @@ from unbroken.chaos.schedule import (
     Schedule,
     make_schedule,
 )
-from unbroken.errors import UnbrokenError
 
 SEEDS = range(1, 501)
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from support import TOKEN
 from unbroken.cli import cli
-from unbroken.cluster.run_directory import RunInfo
+from unbroken.coordination.run_info import RunInfo
 
 
 def ask(*words: str, **options: Any) -> Result:

@@ -13,16 +13,16 @@ from cli.asking import ask, facts
 from protocol.model_parts import chain
 from support import TOKEN, wait_until
 from unbroken.cli.shared import EXIT_DEADLINE, EXIT_FAILED, EXIT_REFUSED, EXIT_UNREACHABLE
-from unbroken.cluster import pausing
-from unbroken.cluster.control import ControlSettings
-from unbroken.cluster.coordination import Callbacks, Coordination
-from unbroken.cluster.documents import Member, connect, read_history, read_layout, read_pause
-from unbroken.cluster.programs import Programs
-from unbroken.cluster.run_directory import RunInfo
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
-from unbroken.flow import Dataflow
-from unbroken.program import Program
-from unbroken.spark.analysis import Analysis
+from unbroken.coordination.documents import Member, connect, read_history, read_layout, read_pause
+from unbroken.coordination.run_info import RunInfo
+from unbroken.flow.dataflow import Dataflow
+from unbroken.flow.program import Program
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
+from unbroken.node.membership.controller import ControlSettings
+from unbroken.node.membership.session import Callbacks, Coordination
+from unbroken.node.replicas.programs import Programs
+from unbroken.operations import pause as pausing
+from unbroken.spark.analysis.analysis import Analysis
 
 pytestmark = pytest.mark.cluster
 
@@ -160,7 +160,7 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (tmp_path / "token").write_text(TOKEN)
     RunInfo("gone", "127.0.0.1:9", tmp_path / "token", tmp_path, None).write()
     monkeypatch.setattr("unbroken.cli.shared.ANSWER_DEADLINE_S", 0.5)
-    monkeypatch.setattr("unbroken.cli.looking.ANSWER_DEADLINE_S", 0.5)
+    monkeypatch.setattr("unbroken.cli.status.ANSWER_DEADLINE_S", 0.5)
     for words in (("status",), ("history",), ("pause",)):
         told = ask(*words, "--dir", str(tmp_path))
         assert told.exit_code == EXIT_UNREACHABLE and "no ZooKeeper answers" in told.stderr

@@ -12,10 +12,10 @@ from rich.console import Console
 from cli.asking import ask, facts
 from protocol.model_parts import chain, diamond
 from unbroken.cli.drawing import Drawing, dot, places_of, tree
-from unbroken.cluster.status import flow_shape
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.layout import chained_placement
-from unbroken.protocol.strategy import Ha, Strategy
+from unbroken.node.status import flow_shape
+from unbroken.protocol.values.ids import ReplicaId, ShardId
+from unbroken.protocol.values.layout import chained_placement
+from unbroken.protocol.values.strategy import Ha, Strategy
 
 DISKS = {"a": "1", "b": "2", "c": "3"}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cli.asking import ask, facts
-from unbroken.plan import build_topology, load_flow
-from unbroken.starter import COMMON, OWN, SOURCES, name_for, project
+from unbroken.cli.starter import COMMON, OWN, SOURCES, name_for, project
+from unbroken.flow.plan import build_topology, load_flow
 
 ROOT = Path(__file__).parents[2]
 every_source = pytest.mark.parametrize("source", SOURCES)
@@ -80,12 +80,12 @@ def test_the_wheel_has_the_templates(tmp_path: Path) -> None:
     with zipfile.ZipFile(next(builder.build(directory=str(tmp_path), versions=["standard"]))) as archive:
         names = set(archive.namelist())
     templates = {template for made in (COMMON, *OWN.values()) for template in made.values()}
-    assert {f"unbroken/starter/templates/{template}.txt" for template in templates} <= names
+    assert {f"unbroken/cli/starter/templates/{template}.txt" for template in templates} <= names
 
 
 def test_spark_takes_it(tmp_path: Path, spark: object) -> None:
     """What `unbroken check` does with a session of its own."""
-    from unbroken.spark.analysis import analyse
+    from unbroken.spark.analysis.analysis import analyse
 
     ask("init", str(tmp_path / "shop"))
     flow = load_flow(tmp_path / "shop" / "flow.py")

@@ -12,8 +12,8 @@ import pytest
 
 from cli.asking import ask, facts, run_directory
 from support import wait_until
-from unbroken.cluster.run_directory import RunInfo
-from unbroken.cluster.striking import node_of
+from unbroken.coordination.run_info import RunInfo
+from unbroken.local.strikes import node_of
 
 DEADLINE_S = 20.0
 STANDS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"

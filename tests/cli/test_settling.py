@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from unbroken.cluster import pausing
-from unbroken.cluster.pausing import Settling
 from unbroken.errors import DeadlinePassed
+from unbroken.operations import pause as pausing
+from unbroken.operations.pause import Settling
 
 
 def state(

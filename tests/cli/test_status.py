@@ -14,8 +14,8 @@ from metrics.statuses import replica, running, shard, sink, stuck
 from support import TOKEN
 from unbroken.cli import cli
 from unbroken.cli.shared import EXIT_DEGRADED, EXIT_OK
-from unbroken.cluster.summary import in_words, since, span, summarize
-from unbroken.cluster.watch import status_view
+from unbroken.local.terminal import status_view
+from unbroken.observe.summary import in_words, since, span, summarize
 
 NOW_MS = 1_700_000_060_500
 
@@ -121,7 +121,7 @@ def checked(monkeypatch: pytest.MonkeyPatch, states: list[dict[str, Any]]) -> in
         def read(self) -> list[dict[str, Any]]:
             return states
 
-    monkeypatch.setattr("unbroken.cluster.status_reader.StatusReader", Reader)
+    monkeypatch.setattr("unbroken.observe.status_reader.StatusReader", Reader)
     monkeypatch.setenv("UNBROKEN_TOKEN", TOKEN)
     asked = ["status", "orders", "--zookeeper", "127.0.0.1:1", "--check", "--json"]
     result = CliRunner().invoke(cli, asked)

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from unbroken.cli import waiting as module
-from unbroken.cli.waiting import Waiting
+from unbroken.cli import progress as module
+from unbroken.cli.progress import Waiting
 
 
 def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

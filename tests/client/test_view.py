@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from unbroken.client_view import HELD_UNITS, Event, Reconciled, Result, TentativeView, Undo
-from unbroken.coverage import RANGES, Coverage
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.client import Reconciled, Result, Undo
+from unbroken.client.tentative_view import HELD_UNITS, Event, TentativeView
+from unbroken.data.coverage import RANGES, Coverage
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 STREAM = StreamId.parse("totals.0>live.0")
 EMPTY = pa.table({})

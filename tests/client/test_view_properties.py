@@ -7,11 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from unbroken.client_arrivals import Arrivals
-from unbroken.client_view import Event, Reconciled, Result, Undo
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.transport.store import encode_unit
+from unbroken.client import Reconciled, Result, Undo
+from unbroken.client.arrivals import Arrivals
+from unbroken.client.tentative_view import Event
+from unbroken.data.unit_store import encode_unit
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 STREAM = StreamId.parse("totals.0>live.0")
 FORK = StreamId.parse("totals~.0>live.0")

@@ -10,16 +10,16 @@ import pytest
 
 from support import TOKEN, wait_until
 from unbroken import Client, Dataflow, Generator
-from unbroken.cluster.event_queue import EventQueue
-from unbroken.cluster.node import Node
-from unbroken.cluster.peers import Peers
-from unbroken.cluster.programs import Programs
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.plan import build_topology
-from unbroken.program import Program
-from unbroken.protocol.controller import Decision, first_layout
+from unbroken.flow.plan import build_topology
+from unbroken.flow.program import Program
+from unbroken.node.event_queue import EventQueue
+from unbroken.node.node import Node
+from unbroken.node.peers import Peers
+from unbroken.node.replicas.directories import ReplicaDirs
+from unbroken.node.replicas.programs import Programs
 from unbroken.protocol.fair_queue import FairQueue
-from unbroken.protocol.ingress import InSync
+from unbroken.protocol.ingress.log import InSync
+from unbroken.protocol.placement.controller import Decision, first_layout
 
 FLOOD_S = 0.5
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from support import wait_until
 from unbroken.cli import cli
-from unbroken.cluster.documents import connect, read_layout
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.cluster.replica_dirs import ReplicaDirs
+from unbroken.coordination.documents import connect, read_layout
+from unbroken.local.launcher import LocalCluster
+from unbroken.node.replicas.directories import ReplicaDirs
 
 PULSES = 24
 ROWS_PER_PULSE = 2_000

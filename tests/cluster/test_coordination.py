@@ -17,9 +17,7 @@ from kazoo.client import KazooClient
 
 from protocol.model_parts import chain
 from support import TOKEN, wait_until
-from unbroken.cluster.control import ControlSettings
-from unbroken.cluster.coordination import Callbacks, Coordination
-from unbroken.cluster.documents import (
+from unbroken.coordination.documents import (
     Member,
     connect,
     read_history,
@@ -28,16 +26,18 @@ from unbroken.cluster.documents import (
     read_stopped,
     sinks_from,
 )
-from unbroken.cluster.programs import Programs
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 from unbroken.errors import UnbrokenError
-from unbroken.flow import Dataflow
-from unbroken.program import Program
-from unbroken.protocol.absence import ABSENCE_S
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
-from unbroken.protocol.ingress import InSync, ProposeInSync
-from unbroken.protocol.layout import INGRESS, Layout, Topology
-from unbroken.spark.analysis import Analysis
+from unbroken.flow.dataflow import Dataflow
+from unbroken.flow.program import Program
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
+from unbroken.node.membership.controller import ControlSettings
+from unbroken.node.membership.session import Callbacks, Coordination
+from unbroken.node.replicas.programs import Programs
+from unbroken.protocol.ingress.log import InSync, ProposeInSync
+from unbroken.protocol.placement.absence import ABSENCE_S
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.values.layout import INGRESS, Layout, Topology
+from unbroken.spark.analysis.analysis import Analysis
 
 pytestmark = pytest.mark.cluster
 
@@ -317,7 +317,7 @@ def test_the_name_of_a_killed_process_is_free_when_its_session_has_ended(
         orphan = Member("b", "b:1", "", "here", 1, "killed", "disk")
         create = f"create('/unbroken/{flow}/members/b', {orphan.to_bytes()!r}, ephemeral=True)"
         code = (
-            "import time; from unbroken.cluster.documents import connect; "
+            "import time; from unbroken.coordination.documents import connect; "
             f"connect('{server.address}', {SESSION_S}, token={TOKEN!r}).{create}; time.sleep(60)"
         )
         process = subprocess.Popen([sys.executable, "-c", code])

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from support import wait_until
-from unbroken.cluster import node as node_module
-from unbroken.cluster.links import Links
-from unbroken.cluster.node import Node
-from unbroken.config import Settings
-from unbroken.protocol.ids import ReplicaId
-from unbroken.protocol.ingress import InSync, ProposeInSync
-from unbroken.protocol.layout import INGRESS
+from unbroken.flow.settings import Settings
+from unbroken.node import node as node_module
+from unbroken.node.links import Links
+from unbroken.node.node import Node
+from unbroken.protocol.ingress.log import InSync, ProposeInSync
+from unbroken.protocol.values.ids import ReplicaId
+from unbroken.protocol.values.layout import INGRESS
 
 NEVER = float("inf")
 

@@ -12,19 +12,19 @@ import pytest
 
 from protocol.model_parts import chain
 from unbroken import Dataflow
-from unbroken.checksum import Damaged
-from unbroken.cluster.hosting import Hosting
-from unbroken.cluster.node import Node
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.ingress.logfile import IngressLogFile
+from unbroken.data.checksum import Damaged
+from unbroken.data.unit_store import encode_unit
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.node.node import Node
+from unbroken.node.replicas.directories import ReplicaDirs
+from unbroken.node.replicas.hosting import Hosting
 from unbroken.protocol.events import OutboxDamaged, Started, UnitDamaged
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Entry, InSync
+from unbroken.protocol.ingress.log import Entry, InSync
 from unbroken.protocol.instructions import RepairUnit, StopReplica
-from unbroken.protocol.layout import INGRESS, Layout, chained_placement
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.transport.store import encode_unit
+from unbroken.protocol.machine import NodeProtocol
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Layout, chained_placement
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 TOPOLOGY = chain((1,))
 INPUT = StreamId(ShardId("source", 0), ShardId("s0", 0))

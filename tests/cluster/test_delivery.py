@@ -13,17 +13,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from unbroken.cluster import delivery
-from unbroken.cluster.delivery import SinkWorkers
 from unbroken.connectors.base import SinkConnector, SinkWriter
 from unbroken.connectors.call import Call, CallWriter, Unit
-from unbroken.connectors.deadletter import DeadLetters
+from unbroken.connectors.dead_letters import DeadLetters
+from unbroken.data.unit_store import encode_unit
 from unbroken.errors import UnbrokenError, Unfit
+from unbroken.node import sink_threads as delivery
+from unbroken.node.sink_threads import SinkWorkers
 from unbroken.protocol.events import Event, SinkDelivered, SinkFailed, SinkRefused
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.instructions import Deliver
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.transport.store import encode_unit
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 STREAM = StreamId.parse("sums.0>out.0")
 REPLICA = ReplicaId(ShardId("sums", 0), 0)

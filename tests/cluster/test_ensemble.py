@@ -12,8 +12,8 @@ import pytest
 
 from cluster.test_coordination import Node, lost, sentences
 from support import TOKEN, wait_until
-from unbroken.cluster.documents import connect, read_members
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
+from unbroken.coordination.documents import connect, read_members
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.cluster
 

@@ -8,11 +8,11 @@ import pytest
 from kazoo.exceptions import NoAuthError
 
 from support import TOKEN
-from unbroken.cluster.documents import connect
-from unbroken.cluster.ensemble import PASSWORD, client_options
-from unbroken.cluster.sealed import claim_root
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper, _listen_probe
+from unbroken.coordination.client import claim_root
+from unbroken.coordination.documents import connect
+from unbroken.coordination.ensemble import PASSWORD, client_options
 from unbroken.errors import UnbrokenError, Unreachable
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper, _listen_probe
 from unbroken.security.certificates import credentials
 
 OTHER = "another token, as long as it has to be"

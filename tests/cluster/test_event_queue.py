@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from support import wait_until
-from unbroken.cluster.event_queue import EventQueue
+from unbroken.node.event_queue import EventQueue
 from unbroken.protocol.fair_queue import FairQueue, Sender
 
 NODE = Sender("node", "node")

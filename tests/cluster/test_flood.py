@@ -17,13 +17,13 @@ import pytest
 
 from cluster.lone_node import node
 from support import TOKEN, wait_until
-from unbroken.cluster.documents import Member
-from unbroken.cluster.node import Node
-from unbroken.cluster.peers import MOST_CLIENTS
-from unbroken.metrics.server import MetricsServer
-from unbroken.protocol.ids import ReplicaId, StreamId
-from unbroken.protocol.ingress import Append
+from unbroken.coordination.documents import Member
+from unbroken.node.node import Node
+from unbroken.node.peers import MOST_CLIENTS
+from unbroken.observe.metrics.server import MetricsServer
+from unbroken.protocol.ingress.log import Append
 from unbroken.protocol.messages import Ack, Message, Ping, Progress, Subscribe
+from unbroken.protocol.values.ids import ReplicaId, StreamId
 from unbroken.security.certificates import credentials
 from unbroken.transport import server as server_module
 from unbroken.transport.auth import open_client

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from unbroken import forcing
-from unbroken.cluster import replica_dirs
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.cluster.transfers import Transfers
-from unbroken.ingress import logfile
-from unbroken.ingress.base import IngressBase
-from unbroken.ingress.logfile import IngressLogFile
+from unbroken.data import forcing
+from unbroken.node.ingress import log_file as logfile
+from unbroken.node.ingress.base import IngressBase
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.node.replicas import directories as replica_dirs
+from unbroken.node.replicas.directories import ReplicaDirs
+from unbroken.node.replicas.transfers import Transfers
 from unbroken.protocol.events import FetchFailed, StateArrived
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.ingress import Entry
+from unbroken.protocol.ingress.log import Entry
 from unbroken.protocol.instructions import FetchState
-from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.values.ids import ReplicaId, ShardId
+from unbroken.protocol.values.layout import INGRESS
 
 LOG = ReplicaId(INGRESS, 2)
 STATE = ReplicaId(ShardId("sums", 0), 2)

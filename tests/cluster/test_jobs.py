@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from unbroken.cluster.jobs import Jobs
+from unbroken.node.jobs import Jobs
 
 
 def test_a_full_queue_is_reported_and_not_waited_for() -> None:

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from support import wait_until
-from unbroken.cluster import launcher
-from unbroken.cluster.launcher import REFUSED, START_RESTARTS, LocalCluster
-from unbroken.cluster.processes import spawn
 from unbroken.errors import UnbrokenError
+from unbroken.local import launcher
+from unbroken.local.launcher import REFUSED, START_RESTARTS, LocalCluster
+from unbroken.local.processes import spawn
 
 COUNTED = Path(__file__).parent.parent / "flows" / "counted.py"
 

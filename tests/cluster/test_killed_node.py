@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from support import wait_until
 from unbroken.cli import cli
 from unbroken.client import Result, Subscription
-from unbroken.cluster.launcher import LocalCluster
+from unbroken.local.launcher import LocalCluster
 from unbroken.security.certificates import credentials
 from unbroken.transport.auth import open_client
 

@@ -11,14 +11,14 @@ from rich.console import Console
 
 from support import TOKEN, wait_until
 from unbroken.cli.shared import exit_code
-from unbroken.cluster.documents import Member, connect
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.cluster.node_main import NodeOptions, run_node
-from unbroken.cluster.processes import spawn
-from unbroken.cluster.run_directory import RunInfo
-from unbroken.cluster.watch import follow, greet
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
+from unbroken.coordination.documents import Member, connect
+from unbroken.coordination.run_info import RunInfo
 from unbroken.errors import Refused, UnbrokenError
+from unbroken.local.launcher import LocalCluster
+from unbroken.local.processes import spawn
+from unbroken.local.terminal import follow, greet
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
+from unbroken.node.main import NodeOptions, run_node
 
 FLOW = """
 from unbroken import Dataflow, Generator, Parquet
@@ -139,7 +139,7 @@ def test_a_new_run_may_add_to_sinks_if_it_is_told_to(
         LocalCluster(flow_file, tmp_path / "state")
     cluster = LocalCluster(flow_file, tmp_path / "state", add_to_sinks=True)
     started: list[list[str]] = []
-    monkeypatch.setattr("unbroken.cluster.launcher.spawn", lambda command, **_: started.append(command))
+    monkeypatch.setattr("unbroken.local.launcher.spawn", lambda command, **_: started.append(command))
     monkeypatch.setattr(cluster, "zookeeper_for", lambda name: "zk:1")
     cluster.start_node("node-1")
     assert "--add-to-sinks" in started[0]

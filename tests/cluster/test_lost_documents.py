@@ -14,24 +14,24 @@ import pytest
 
 from support import TOKEN
 from unbroken import Client, Dataflow, Generator
-from unbroken.cluster import node_main
-from unbroken.cluster.coordination_copy import FILE, CoordinationCopy
-from unbroken.cluster.hosting import Hosting
-from unbroken.cluster.node import Node
-from unbroken.cluster.programs import Programs
-from unbroken.cluster.replica_dirs import IDENTITY, ReplicaDirs
-from unbroken.cluster.retiring import Retiring
 from unbroken.errors import UnbrokenError
-from unbroken.ingress.logfile import IngressLogFile
-from unbroken.plan import build_topology
-from unbroken.program import Program
-from unbroken.protocol.adoption import LogEnd, adopt
-from unbroken.protocol.controller import Decision, NoLayout, first_layout
-from unbroken.protocol.ids import ReplicaId
-from unbroken.protocol.ingress import Entry, InSync
+from unbroken.flow.plan import build_topology
+from unbroken.flow.program import Program
+from unbroken.node import main as node_main
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.node.membership.documents_copy import FILE, CoordinationCopy
+from unbroken.node.node import Node
+from unbroken.node.replicas.directories import IDENTITY, ReplicaDirs
+from unbroken.node.replicas.hosting import Hosting
+from unbroken.node.replicas.programs import Programs
+from unbroken.node.replicas.retired import Retiring
+from unbroken.protocol.ingress.log import Entry, InSync
 from unbroken.protocol.instructions import BeginReplica, StopReplica
-from unbroken.protocol.layout import Layout, chained_placement
-from unbroken.protocol.run import NO_RUN, Run
+from unbroken.protocol.placement.adoption import LogEnd, adopt
+from unbroken.protocol.placement.controller import Decision, NoLayout, first_layout
+from unbroken.protocol.values.ids import ReplicaId
+from unbroken.protocol.values.layout import Layout, chained_placement
+from unbroken.protocol.values.run import NO_RUN, Run
 
 OLD = [ReplicaId.parse("ingress.0#2"), ReplicaId.parse("seg.0#2")]
 RUN = Run("the-run", frozenset({"an-earlier-one"}))

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from unbroken import Client, Dataflow, Push
-from unbroken.cluster.coordination_copy import CoordinationCopy
-from unbroken.cluster.node import Node
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.plan import build_topology
-from unbroken.protocol.adoption import DiskReport
-from unbroken.protocol.run import Run
+from unbroken.flow.plan import build_topology
+from unbroken.node.membership.documents_copy import CoordinationCopy
+from unbroken.node.node import Node
+from unbroken.node.replicas.directories import ReplicaDirs
+from unbroken.protocol.placement.adoption import DiskReport
+from unbroken.protocol.values.run import Run
 
 
 @pytest.mark.parametrize(

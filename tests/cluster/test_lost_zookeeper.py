@@ -16,11 +16,7 @@ from kazoo.exceptions import NotEmptyError
 from cluster.test_coordination import SESSION_S, TOPOLOGY, programs_of, sentences
 from support import TOKEN, wait_until
 from unbroken.cli import cli
-from unbroken.cluster import adopting, coordination
-from unbroken.cluster.control import ControlSettings
-from unbroken.cluster.coordination import Callbacks, Coordination
-from unbroken.cluster.coordination_copy import CoordinationCopy
-from unbroken.cluster.documents import (
+from unbroken.coordination.documents import (
     Member,
     connect,
     disk_bytes,
@@ -32,12 +28,17 @@ from unbroken.cluster.documents import (
     root_of,
     run_in,
 )
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 from unbroken.errors import Refused
-from unbroken.protocol.ids import NodeId
-from unbroken.protocol.ingress import InSync, ProposeInSync
-from unbroken.protocol.layout import INGRESS, Layout
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
+from unbroken.node.membership import session as coordination
+from unbroken.node.membership.controller import ControlSettings
+from unbroken.node.membership.documents_copy import CoordinationCopy
+from unbroken.node.membership.session import Callbacks, Coordination
+from unbroken.node.replicas.directories import ReplicaDirs
+from unbroken.operations import adopt as adopting
+from unbroken.protocol.ingress.log import InSync, ProposeInSync
+from unbroken.protocol.values.ids import NodeId
+from unbroken.protocol.values.layout import INGRESS, Layout
 
 pytestmark = pytest.mark.cluster
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support import wait_until
-from unbroken.cluster.launcher import LocalCluster
+from unbroken.local.launcher import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from support import wait_until
-from unbroken.cluster.launcher import LocalCluster
 from unbroken.errors import UnbrokenError
+from unbroken.local.launcher import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support import wait_until
 from unbroken.cli import cli
 from unbroken.client import Result, Subscription
-from unbroken.cluster.launcher import LocalCluster
+from unbroken.local.launcher import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 

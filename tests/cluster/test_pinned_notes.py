@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.cluster.transfers import Pinned, Transfers
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.data.unit_store import UnitStore
+from unbroken.node.replicas.directories import ReplicaDirs
+from unbroken.node.replicas.transfers import Pinned, Transfers
 from unbroken.protocol.instructions import NoteOwed, PinState
-from unbroken.protocol.rebuilt import Rebuilt
-from unbroken.transport.store import UnitStore
+from unbroken.protocol.repair.rebuilt_state import Rebuilt
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
 
 REPLICA = ReplicaId(ShardId("sums", 0), 1)
 OUTPUT = StreamId(ShardId("sums", 0), ShardId("totals", 0))

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from support import wait_until
-from unbroken.cluster.private import make_private
-from unbroken.cluster.processes import spawn
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 from unbroken.errors import UnbrokenError
+from unbroken.local.processes import spawn
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
+from unbroken.node.replicas.directories import ReplicaDirs
+from unbroken.security.private_files import make_private
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def test_files_of_sinks_follow_the_umask(tmp_path: Path) -> None:
     """They are for whoever the user wants; the node that writes them keeps its own directory private."""
     ReplicaDirs(tmp_path / "node").identity()
     os.umask(0o027)
-    from unbroken.connectors.publish import publish
+    from unbroken.connectors.files.publish import publish
 
     table = pa.table({"n": [1]})
     assert publish(tmp_path, "rows", lambda file: pa.ipc.new_stream(file, table.schema).write(table))

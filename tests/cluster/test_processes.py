@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from support import wait_until
-from unbroken.cluster.java import java_environment
-from unbroken.cluster.processes import OwnedProcess, ProcessError, spawn, tail
+from unbroken.local.processes import OwnedProcess, ProcessError, spawn, tail
+from unbroken.spark.java import java_environment
 
 pytestmark = pytest.mark.cluster
 
@@ -36,7 +36,7 @@ time.sleep(600)
 # An owner that spawns the tree and tells the command's and the guardian's id.
 OWNER = """
 import pathlib, sys, time
-from unbroken.cluster.processes import spawn
+from unbroken.local.processes import spawn
 directory = pathlib.Path(sys.argv[1])
 owned = spawn([sys.executable, sys.argv[2], "1", "group", str(directory)], log_file=directory / "log")
 (directory / "partial").write_text(str(owned.guardian_pid))

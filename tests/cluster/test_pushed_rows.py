@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from support import wait_until
-from unbroken.client import Subscription
-from unbroken.cluster.coordination import connect, read_members
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.push_client import PushClient
+from unbroken.client import PushClient, Subscription
+from unbroken.coordination.documents import connect, read_members
+from unbroken.local.launcher import LocalCluster
 
 FLOW = Path(__file__).parent.parent / "flows" / "pushed.py"
 

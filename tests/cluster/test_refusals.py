@@ -11,12 +11,12 @@ import pytest
 
 from cluster.lone_node import node
 from support import TOKEN, wait_until
-from unbroken.cluster.documents import Member
-from unbroken.cluster.node import Node
+from unbroken.coordination.documents import Member
 from unbroken.errors import InvariantViolation
+from unbroken.node.node import Node
 from unbroken.protocol.events import Received
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.messages import Missing, Ping, Serving
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
 from unbroken.security.certificates import credentials
 from unbroken.transport.auth import open_client
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from unbroken.checksum import Damaged
-from unbroken.cluster import replica_dirs
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.cluster.warmup import made_up_rows
+from unbroken.data.checksum import Damaged
+from unbroken.data.schema import arrow_schema, parse_schema
+from unbroken.data.unit_store import encode_unit
 from unbroken.errors import UnbrokenError
-from unbroken.ingress.base import IngressBase
-from unbroken.ingress.logfile import IngressLogFile
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.spark.types import arrow_schema, parse_schema
-from unbroken.transport.store import encode_unit
+from unbroken.node.ingress.base import IngressBase
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.node.replicas import directories as replica_dirs
+from unbroken.node.replicas.directories import ReplicaDirs
+from unbroken.node.replicas.warmup import made_up_rows
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 REPLICA = ReplicaId(ShardId("sums", 0), 1)
 INGRESS = ReplicaId(ShardId("ingress", 0), 0)

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from support import TOKEN
 from unbroken.cli import cli
-from unbroken.cluster import node_main
-from unbroken.cluster.documents import Member
-from unbroken.cluster.node_main import NodeOptions
-from unbroken.cluster.routes import Routes
+from unbroken.coordination.documents import Member
+from unbroken.coordination.routes import Routes
 from unbroken.errors import UnbrokenError
+from unbroken.node import main as node_main
+from unbroken.node.main import NodeOptions
 
 
 def member(name: str, address: str) -> Member:

@@ -10,9 +10,9 @@ import pytest
 
 from support import wait_until
 from unbroken.client import Subscription
-from unbroken.cluster import skipping
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.cluster.status_reader import StatusReader
+from unbroken.local.launcher import LocalCluster
+from unbroken.observe.status_reader import StatusReader
+from unbroken.operations import skip as skipping
 
 FLOW = Path(__file__).parent.parent / "flows" / "set_aside.py"
 DEADLINE_S = 60.0

@@ -23,9 +23,9 @@ from cluster.test_coordination import server as server
 from cluster.test_coordination import zk as zk
 from support import TOKEN, wait_until
 from unbroken.client import push_addresses
-from unbroken.cluster import upgrading
-from unbroken.cluster.directory import Directory
-from unbroken.cluster.documents import (
+from unbroken.coordination.client import USER, claim_root, close_server
+from unbroken.coordination.directory import Directory
+from unbroken.coordination.documents import (
     InSyncDocument,
     Member,
     connect,
@@ -38,16 +38,16 @@ from unbroken.cluster.documents import (
     root_of,
     wish_bytes,
 )
-from unbroken.cluster.programs import Programs, read_program, write_first_program
-from unbroken.cluster.sealed import USER, claim_root, close_server
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
 from unbroken.errors import UnbrokenError
-from unbroken.plan import build_topology, load_flow
-from unbroken.program import Program
-from unbroken.protocol.controller import Decision, first_layout
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.ingress import InSync
-from unbroken.protocol.pausing import Pause
+from unbroken.flow.plan import build_topology, load_flow
+from unbroken.flow.program import Program
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
+from unbroken.node.replicas.programs import Programs, read_program, write_first_program
+from unbroken.operations import upgrade as upgrading
+from unbroken.protocol.ingress.log import InSync
+from unbroken.protocol.ingress.pause import Pause
+from unbroken.protocol.placement.controller import Decision, first_layout
+from unbroken.protocol.values.ids import ReplicaId, ShardId
 from unbroken.security.keys import derive
 from unbroken.security.sealing import ForgedDocument
 

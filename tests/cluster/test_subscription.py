@@ -16,21 +16,21 @@ from kazoo.client import KazooClient
 
 from protocol.model_parts import chain
 from support import TOKEN, wait_until
-from unbroken import client as client_module
-from unbroken import client_hosts
 from unbroken.client import Event, Reconciled, Result, Subscription, Undo, push_addresses, subscribe
-from unbroken.cluster.documents import Member, connect, layout_bytes, root_of, topology_bytes
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
+from unbroken.client import hosts as client_hosts
+from unbroken.client import subscription as client_module
+from unbroken.coordination.documents import Member, connect, layout_bytes, root_of, topology_bytes
+from unbroken.data.unit_store import encode_unit
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.layout import chained_placement
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
 from unbroken.protocol.messages import Ack, Message, Subscribe
-from unbroken.protocol.outbox import Outbox
-from unbroken.protocol.run import Run
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.output.outbox import Outbox
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import chained_placement
+from unbroken.protocol.values.run import Run
+from unbroken.protocol.values.units import Digest, UnitHeader
 from unbroken.testing.proxies import Proxies
 from unbroken.transport.server import NodeServer
-from unbroken.transport.store import encode_unit
 
 pytestmark = pytest.mark.cluster
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from kazoo.exceptions import ConnectionLoss, NodeExistsError, NoNodeError
 
-from unbroken.cluster.control import Controller, ControlSettings
-from unbroken.cluster.coordination import Callbacks, Coordination
-from unbroken.cluster.documents import Member, Suspicion, read_suspicions
-from unbroken.cluster.hosting import Hosting
-from unbroken.cluster.links import Links
-from unbroken.config import Settings
+from unbroken.coordination.documents import Member, Suspicion, read_suspicions
+from unbroken.flow.settings import Settings
+from unbroken.node.links import Links
+from unbroken.node.membership.controller import Controller, ControlSettings
+from unbroken.node.membership.session import Callbacks, Coordination
+from unbroken.node.replicas.hosting import Hosting
 from unbroken.protocol.events import LinkLost, LinkUp
 from unbroken.protocol.instructions import Suspect, Trust
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from unbroken import Console
-from unbroken.client_view import Result
-from unbroken.cluster.telling import Events
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.client import Result
+from unbroken.local.announcements import Events
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 STABLE = UnitHeader(StreamId.parse("counts.0>out.0"), 4, 9, 0, Digest(1, 1))
 TENTATIVE = replace(STABLE, stream=StreamId.parse("counts~.0>out.0"), number=1, stable=False, since=6)

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from protocol.model_parts import chain
-from unbroken.cluster.watch import has_ended, readers_behind, status_view
+from unbroken.local.terminal import has_ended, readers_behind, status_view
 
 TOPOLOGY = chain((1, 2))
 CLIENT = replace(TOPOLOGY, client_sinks=frozenset({"sink"}))

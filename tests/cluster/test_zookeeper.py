@@ -14,7 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from support import wait_until
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper, ZooKeeperError
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper, ZooKeeperError
 
 pytestmark = pytest.mark.cluster
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from unbroken.connectors.arrow_stream import read_stream
-from unbroken.connectors.budget import DecodeBudget, OverBudget
-from unbroken.connectors.push import Push, PushBatch
+from unbroken.connectors.push.source import Push, PushBatch
+from unbroken.data.rows.arrow_stream import read_stream
+from unbroken.data.rows.budget import DecodeBudget, OverBudget
 
 SMALL = DecodeBudget(1_000_000)
 SOURCE = Push("n long, user string", max_decoded_bytes=SMALL.bytes)
@@ -158,7 +158,7 @@ def test_damaged_streams_are_refused_and_end_nothing() -> None:
     code = """
     import io, random
     import numpy as np, pyarrow as pa
-    from unbroken.connectors.push import Push, PushBatch
+    from unbroken.connectors.push.source import Push, PushBatch
     source = Push("n long, user string, m decimal(10,2), l array<int>, t timestamp", max_decoded_bytes=10_000_000)
     table = pa.table({
         "n": np.arange(5), "user": pa.array(["a", None, "b", "c", "a"]),

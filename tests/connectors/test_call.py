@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from unbroken import Call, Unit
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 TABLE = pa.table({"n": [1, 2, 3]})
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unbroken.connectors.base import Rows
-from unbroken.connectors.csvparse import CsvFormat, parse_csv
-from unbroken.connectors.linescan import RUN_LINES
-from unbroken.spark.types import arrow_schema, parse_schema
+from unbroken.data.rows.csv import CsvFormat, parse_csv
+from unbroken.data.rows.line_scan import RUN_LINES
+from unbroken.data.rows.parsed import Rows
+from unbroken.data.schema import arrow_schema, parse_schema
 
 
 def schema(ddl: str) -> pa.Schema:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from unbroken.connectors import deadletter
-from unbroken.connectors.base import BadRow
-from unbroken.connectors.deadletter import DeadLetters, Retention, remove_old_runs
+from unbroken.connectors import dead_letters as deadletter
+from unbroken.connectors.dead_letters import DeadLetters, Retention, remove_old_runs
+from unbroken.data.rows.parsed import BadRow
 
 BAD = [BadRow("{x\n\udcff", "not JSON", "a.json:3"), BadRow("7", "no object", "a.json:9")]
 

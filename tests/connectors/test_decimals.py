@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unbroken.connectors.csvparse import parse_csv
-from unbroken.connectors.decimals import MAX_CHARS, decimals_from_text, safe_in_json, unscaled
-from unbroken.connectors.fit import fit
-from unbroken.connectors.rowparse import parse_json_lines
-from unbroken.spark.types import arrow_schema, parse_schema
+from unbroken.data.rows.csv import parse_csv
+from unbroken.data.rows.decimals import MAX_CHARS, decimals_from_text, safe_in_json, unscaled
+from unbroken.data.rows.fit import fit
+from unbroken.data.rows.json_lines import parse_json_lines
+from unbroken.data.schema import arrow_schema, parse_schema
 
 KINDS = st.sampled_from(
     [pa.decimal128(p, s) for p, s in [(10, 2), (38, 18), (38, 38), (18, 0), (5, 5), (38, 0), (1, 0)]]
@@ -109,10 +109,10 @@ def test_no_such_text_or_scale_ends_the_process() -> None:
     """In a process of its own, which is gone if one does."""
     code = f"""
     import io, pyarrow as pa
-    from unbroken.connectors.csvparse import parse_csv
-    from unbroken.connectors.push import Push, PushBatch
-    from unbroken.connectors.rowparse import parse_json_lines
-    from unbroken.spark.types import arrow_schema, parse_schema
+    from unbroken.data.rows.csv import parse_csv
+    from unbroken.connectors.push.source import Push, PushBatch
+    from unbroken.data.rows.json_lines import parse_json_lines
+    from unbroken.data.schema import arrow_schema, parse_schema
     for ddl in ("decimal(10,2)", "decimal(38,18)", "map<string,decimal(10,2)>", "bigint"):
         of = arrow_schema(parse_schema("a " + ddl))
         for text in {FAR!r}:

@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from unbroken.connectors.base import BadRow, Rows
-from unbroken.connectors.budget import BAD_CHARS, BAD_ROWS, RAW_CHARS
-from unbroken.connectors.csvparse import parse_csv
-from unbroken.connectors.deadletter import DeadLetters
-from unbroken.connectors.files import Files
-from unbroken.connectors.kafka_fetch import CODE, OFFSET
-from unbroken.connectors.kafka_rows import JsonRows
-from unbroken.connectors.linescan import RUN_LINES
-from unbroken.connectors.push import Push, PushBatch
-from unbroken.connectors.rowparse import JsonFormat, parse_json_lines
-from unbroken.spark.types import arrow_schema, parse_schema
+from unbroken.connectors.dead_letters import DeadLetters
+from unbroken.connectors.files.source import Files
+from unbroken.connectors.kafka.fetch import CODE, OFFSET
+from unbroken.connectors.kafka.rows import JsonRows
+from unbroken.connectors.push.source import Push, PushBatch
+from unbroken.data.rows.budget import BAD_CHARS, BAD_ROWS, RAW_CHARS
+from unbroken.data.rows.csv import parse_csv
+from unbroken.data.rows.json_lines import JsonFormat, parse_json_lines
+from unbroken.data.rows.line_scan import RUN_LINES
+from unbroken.data.rows.parsed import BadRow, Rows
+from unbroken.data.schema import arrow_schema, parse_schema
 
 LINES = 20_000
 AIM = 5

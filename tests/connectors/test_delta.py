@@ -19,9 +19,9 @@ import pytest
 from delivering import IDENTITY, STREAM, Deliverer, Orders, deliver_all, expected, header, unit
 from support import wait_until
 from unbroken import Delta
-from unbroken.connectors.delta import EXPIRY, DeltaWriter
+from unbroken.connectors.delta.sink import EXPIRY, DeltaWriter
 from unbroken.errors import UnbrokenError
-from unbroken.network.signatures import given, model_of
+from unbroken.flow.network.signatures import given, model_of
 
 deltalake = pytest.importorskip("deltalake")
 

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from unbroken.connectors.budget import row_bytes
-from unbroken.connectors.elements import elements
-from unbroken.connectors.files import Files
-from unbroken.connectors.kafka_rows import parse_values, why_wrong
-from unbroken.connectors.push import Push, PushBatch
-from unbroken.connectors.rowparse import JsonFormat, parse_json_lines
-from unbroken.spark.types import arrow_schema, parse_schema
+from unbroken.connectors.files.source import Files
+from unbroken.connectors.kafka.rows import parse_values, why_wrong
+from unbroken.connectors.push.source import Push, PushBatch
+from unbroken.data.rows.budget import row_bytes
+from unbroken.data.rows.elements import elements
+from unbroken.data.rows.json_lines import JsonFormat, parse_json_lines
+from unbroken.data.schema import arrow_schema, parse_schema
 
 FIELDS = ", ".join(f"c{i}: bigint" for i in range(100))
 WIDE = f"a array<struct<{FIELDS}>>"

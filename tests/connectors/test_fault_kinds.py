@@ -11,14 +11,15 @@ from confluent_kafka import KafkaException
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, SchemaMismatchError
 from psycopg import InterfaceError, OperationalError, errors
 
-from unbroken.connectors import delta, postgres
-from unbroken.connectors.delta_schema import check_partitions, delta_types
-from unbroken.connectors.kafka_calls import Place
-from unbroken.connectors.kafka_delivery import _faults
-from unbroken.connectors.kafka_messages import Message, RowFormat
-from unbroken.connectors.postgres_rows import sql_type
-from unbroken.connectors.postgres_table import check_fit
-from unbroken.protocol.setting_aside import is_passing
+from unbroken.connectors.delta import sink as delta
+from unbroken.connectors.delta.schema import check_partitions, delta_types
+from unbroken.connectors.kafka.calls import Place
+from unbroken.connectors.kafka.delivery import _faults
+from unbroken.connectors.kafka.messages import Message, RowFormat
+from unbroken.connectors.postgres import sink as postgres
+from unbroken.connectors.postgres.rows import sql_type
+from unbroken.connectors.postgres.table import check_fit
+from unbroken.protocol.ingress.quarantine import is_passing
 
 SCHEMA = pa.schema({"n": pa.int64()})
 

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unbroken.connectors import files
-from unbroken.connectors.base import Position, Rows
-from unbroken.connectors.files import UNFINISHED_MS, Files, FilesReader
-from unbroken.connectors.regular import open_regular
+from unbroken.connectors.base import Position
+from unbroken.connectors.files import source as files
+from unbroken.connectors.files.source import UNFINISHED_MS, Files, FilesReader
+from unbroken.data.rows.parsed import Rows
+from unbroken.data.rows.regular_files import open_regular
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.setting_aside import is_passing
+from unbroken.protocol.ingress.quarantine import is_passing
 
 
 class Feed:

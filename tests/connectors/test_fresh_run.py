@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from unbroken.connectors.base import SinkConnector, SinkWriter
-from unbroken.connectors.delta import Delta, run_number
-from unbroken.connectors.run_file import NAME
+from unbroken.connectors.delta.sink import Delta, run_number
+from unbroken.connectors.files.run_file import NAME
+from unbroken.connectors.files.sinks import JsonLines, Parquet
 from unbroken.connectors.sink_ledger import Mark, is_delivered
-from unbroken.connectors.sinks import JsonLines, Parquet
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.run import Run
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.run import Run
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 T0 = 1_700_000_000_000
 OLD, NEW = Run("0ld"), Run("11ew", frozenset({"0ld", str(run_number("0ld"))}))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unbroken.connectors.generator import Generator
-from unbroken.connectors.randomness import integers
+from unbroken.data.randomness import integers
 from unbroken.errors import UnbrokenError
 
 

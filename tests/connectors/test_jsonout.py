@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unbroken.connectors.jsonout import in_years, json_lines
-from unbroken.connectors.postgres_rows import copy_data
+from unbroken.connectors.postgres.rows import copy_data
+from unbroken.data.rows.json_output import in_years, json_lines
 
 YEAR_10183 = pa.array([3_000_000], pa.int32()).cast(pa.date32())
 FAR = pa.array([9_000_000_000_000_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from unbroken import Client, Dataflow, Kafka, KafkaSink, Secret
-from unbroken.connectors.kafka_client import Option
+from unbroken.connectors.kafka.client import Option
 from unbroken.errors import FlowError
-from unbroken.plan import build_topology
+from unbroken.flow.plan import build_topology
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "Spark's prefix": (

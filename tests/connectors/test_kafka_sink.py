@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 
 from unbroken import Dataflow, KafkaSink, Push
-from unbroken.connectors import kafka_client
-from unbroken.connectors.kafka_calls import Deadline, Place
-from unbroken.connectors.kafka_client import KafkaError
-from unbroken.connectors.kafka_delivery import Lane, Rows
-from unbroken.connectors.kafka_messages import Headers, Message, RowFormat
-from unbroken.connectors.kafka_sink import KafkaSinkWriter
+from unbroken.connectors.kafka import client as kafka_client
+from unbroken.connectors.kafka.calls import Deadline, Place
+from unbroken.connectors.kafka.client import KafkaError
+from unbroken.connectors.kafka.delivery import Lane, Rows
+from unbroken.connectors.kafka.messages import Headers, Message, RowFormat
+from unbroken.connectors.kafka.sink import KafkaSinkWriter
 from unbroken.errors import FlowError
-from unbroken.network.signatures import given, model_of
-from unbroken.plan import build_topology
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.flow.network.signatures import given, model_of
+from unbroken.flow.plan import build_topology
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 REPEATING = KafkaSink("a:1", "t", exactly_once=False)
 UNIT: Headers = [("unbroken-unit", b"counts.0/7")]

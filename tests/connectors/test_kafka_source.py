@@ -14,10 +14,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from unbroken import Kafka, SparkCheckpoint
-from unbroken.connectors import kafka_client, kafka_positions
-from unbroken.connectors.kafka_client import KafkaError
-from unbroken.connectors.kafka_fetch import CODE, FIELDS, OFFSET
-from unbroken.connectors.kafka_positions import (
+from unbroken.connectors.kafka import client as kafka_client
+from unbroken.connectors.kafka import positions as kafka_positions
+from unbroken.connectors.kafka.client import KafkaError
+from unbroken.connectors.kafka.fetch import CODE, FIELDS, OFFSET
+from unbroken.connectors.kafka.positions import (
     EARLIEST,
     LATEST,
     Snapshot,
@@ -29,10 +30,10 @@ from unbroken.connectors.kafka_positions import (
     to_offsets,
     to_position,
 )
-from unbroken.connectors.kafka_rows import JsonRows, parse_values, why_wrong
-from unbroken.connectors.rowparse import JsonFormat
-from unbroken.network.signatures import given as as_given
-from unbroken.network.signatures import model_of
+from unbroken.connectors.kafka.rows import JsonRows, parse_values, why_wrong
+from unbroken.data.rows.json_lines import JsonFormat
+from unbroken.flow.network.signatures import given as as_given
+from unbroken.flow.network.signatures import model_of
 
 A, B, C = ("orders", 0), ("orders", 1), ("orders", 10)
 

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unbroken.connectors import csvlikely, jsonlikely, linelikely
-from unbroken.connectors.csvparse import CsvFormat, parse_csv
-from unbroken.connectors.rowparse import JsonFormat, parse_json_lines
-from unbroken.connectors.textlikely import up_to
-from unbroken.spark.types import arrow_schema, parse_schema
+from unbroken.data.rows import csv_pattern as csvlikely
+from unbroken.data.rows import json_pattern as jsonlikely
+from unbroken.data.rows import line_pattern as linelikely
+from unbroken.data.rows.csv import CsvFormat, parse_csv
+from unbroken.data.rows.json_lines import JsonFormat, parse_json_lines
+from unbroken.data.rows.plausible import up_to
+from unbroken.data.schema import arrow_schema, parse_schema
 
 
 def schema(ddl: str) -> pa.Schema:

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unbroken.connectors.base import Rows
-from unbroken.connectors.budget import BAD_ROWS, DecodeBudget
-from unbroken.connectors.files import Files
-from unbroken.connectors.parquet_rows import decoded_estimate, read_parquet
-from unbroken.spark.types import arrow_schema, parse_schema
+from unbroken.connectors.files.source import Files
+from unbroken.data.rows.budget import BAD_ROWS, DecodeBudget
+from unbroken.data.rows.parquet import decoded_estimate, read_parquet
+from unbroken.data.rows.parsed import Rows
+from unbroken.data.schema import arrow_schema, parse_schema
 
 SMALL = DecodeBudget(1_000_000)
 
@@ -103,7 +103,7 @@ def test_damaged_files_are_set_aside_and_end_nothing(tmp_path: Path) -> None:
     import random
     from pathlib import Path
     import numpy as np, pyarrow as pa, pyarrow.parquet as pq
-    from unbroken.connectors.files import Files
+    from unbroken.connectors.files.source import Files
     folder = Path({str(tmp_path)!r})
     table = pa.table({{
         "n": np.arange(50), "s": ["a", None, "b", "c", "d"] * 10,
@@ -140,7 +140,7 @@ def test_footers_that_contradict_themselves_are_set_aside_and_end_nothing(tmp_pa
     import random
     from pathlib import Path
     import pyarrow as pa, pyarrow.parquet as pq
-    from unbroken.connectors.files import Files
+    from unbroken.connectors.files.source import Files
     folder = Path({str(tmp_path)!r})
     ddl = "user string, n long, price decimal(10,2), at timestamp, day date, x double, tags array<string>"
     reader = Files(folder, format="parquet", schema=ddl).open()

@@ -12,10 +12,10 @@ import pytest
 
 from delivering import header, unit
 from unbroken import Dataflow, PostgreSQL
-from unbroken.connectors.postgres_rows import BATCH_ROWS, copy_data, sql_type, takes, unfit_text
-from unbroken.connectors.postgres_session import Address
+from unbroken.connectors.postgres.rows import BATCH_ROWS, copy_data, sql_type, takes, unfit_text
+from unbroken.connectors.postgres.session import Address
 from unbroken.errors import UnbrokenError
-from unbroken.network.signatures import given, model_of
+from unbroken.flow.network.signatures import given, model_of
 
 pytest.importorskip("psycopg")
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unbroken.connectors.push import Push, PushBatch, PushReader
-from unbroken.connectors.push_ledger import PushLedger
+from unbroken.connectors.push.ledger import PushLedger
+from unbroken.connectors.push.source import Push, PushBatch, PushReader
 from unbroken.errors import InvariantViolation, UnbrokenError
 
 SOURCE = Push("n long")

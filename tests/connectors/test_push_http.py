@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 from support import TOKEN
-from unbroken.connectors.push import Push, PushBatch
-from unbroken.connectors.push_http import ARROW_TYPE, PushOutcome, PushServer
-from unbroken.connectors.push_ledger import PushLedger
+from unbroken.client import PushClient
+from unbroken.connectors.push.http import ARROW_TYPE, PushOutcome, PushServer
+from unbroken.connectors.push.ledger import PushLedger
+from unbroken.connectors.push.source import Push, PushBatch
 from unbroken.errors import UnbrokenError
-from unbroken.push_client import PushClient
 
 OTHER = "another token, as long as it has to be"
 HEADERS = {"Authorization": f"Bearer {TOKEN}", "X-Producer-Id": "p", "X-Sequence": "1"}

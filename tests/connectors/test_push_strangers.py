@@ -14,10 +14,10 @@ from functools import partial
 import pytest
 
 from support import wait_until
-from unbroken.connectors.push import Push, PushBatch
-from unbroken.connectors.push_http import BodyLimits, PushOutcome, PushServer
-from unbroken.guarded_http import HttpLimits
-from unbroken.push_client import PushClient
+from unbroken.client import PushClient
+from unbroken.connectors.push.http import BodyLimits, PushOutcome, PushServer
+from unbroken.connectors.push.source import Push, PushBatch
+from unbroken.transport.http.guarded import HttpLimits
 
 TOKEN = "a token that is as long as a real one has to be"
 SOURCES = {"pushed": Push("user string, n long", max_body_bytes=100_000)}

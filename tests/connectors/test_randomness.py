@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.connectors.randomness import integers, uniform, words
+from unbroken.data.randomness import integers, uniform, words
 from unbroken.errors import UnbrokenError
 
 SEEDS = st.integers(-(2**70), 2**70)

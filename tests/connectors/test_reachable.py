@@ -13,13 +13,13 @@ import pytest
 
 from support import TOKEN, wait_until
 from unbroken import Files, Kafka, Push
+from unbroken.client import PushClient
 from unbroken.connectors.base import Cut, Position
-from unbroken.connectors.files import FilesReader
-from unbroken.connectors.kafka_positions import Snapshot
-from unbroken.connectors.push import PushBatch, PushReader
-from unbroken.connectors.push_http import PushOutcome, PushServer
+from unbroken.connectors.files.source import FilesReader
+from unbroken.connectors.kafka.positions import Snapshot
+from unbroken.connectors.push.http import PushOutcome, PushServer
+from unbroken.connectors.push.source import PushBatch, PushReader
 from unbroken.errors import UnbrokenError
-from unbroken.push_client import PushClient
 
 DEADLINE_S = 10.0
 SECOND = 1_000
@@ -144,7 +144,7 @@ def test_a_producer_that_has_left_is_not_waited_for() -> None:
 
 
 def test_the_producers_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unbroken.connectors.push.MOST_HEARD", 3)
+    monkeypatch.setattr("unbroken.connectors.push.source.MOST_HEARD", 3)
     reader = Push("n long", heartbeat="1s").open()
     for number in range(10):
         reader.hear(alive(str(number)), number * SECOND)

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unbroken.connectors import files
-from unbroken.connectors.files import Files
-from unbroken.connectors.regular import by_content, open_regular
+from unbroken.connectors.files import source as files
+from unbroken.connectors.files.source import Files
+from unbroken.data.rows.regular_files import by_content, open_regular
 from unbroken.errors import UnbrokenError, Unfit
 
 DEADLINE_S = 20.0

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unbroken.connectors.base import Rows
-from unbroken.connectors.budget import MAX_DEPTH
-from unbroken.connectors.linescan import RUN_LINES, Lines
-from unbroken.connectors.rowparse import JsonFormat, parse_json_lines
-from unbroken.connectors.texttime import micros_of_text, times_from_text
-from unbroken.spark.types import arrow_schema, parse_schema
+from unbroken.data.rows.budget import MAX_DEPTH
+from unbroken.data.rows.json_lines import JsonFormat, parse_json_lines
+from unbroken.data.rows.line_scan import RUN_LINES, Lines
+from unbroken.data.rows.parsed import Rows
+from unbroken.data.rows.times import micros_of_text, times_from_text
+from unbroken.data.schema import arrow_schema, parse_schema
 
 LIMIT = 1_000_000
 UTC = dt.UTC

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from unbroken.checksum import Damaged
-from unbroken.connectors.run_file import NAME, RunFile
+from unbroken.connectors.files.run_file import NAME, RunFile
+from unbroken.data.checksum import Damaged
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.run import Run
-from unbroken.protocol.setting_aside import is_passing
+from unbroken.protocol.ingress.quarantine import is_passing
+from unbroken.protocol.values.run import Run
 
 RUN = Run("a" * 32, frozenset())
 

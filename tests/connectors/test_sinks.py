@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unbroken.connectors.publish import publish, remove_leftovers, rename_claimed, reveal, write_temporary
-from unbroken.connectors.run_file import NAME
-from unbroken.connectors.sinks import Client, Console, JsonLines, Parquet, unit_file
-from unbroken.connectors.tentative_files import STABLE
+from unbroken.connectors.files.publish import publish, remove_leftovers, rename_claimed, reveal, write_temporary
+from unbroken.connectors.files.run_file import NAME
+from unbroken.connectors.files.sinks import Client, Console, JsonLines, Parquet, unit_file
+from unbroken.connectors.files.tentative_files import STABLE
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 
 def header(number: int, cut_ms: int = 1_000) -> UnitHeader:
@@ -156,7 +156,7 @@ def test_a_writer_that_dies_between_the_steps_leaves_nothing_that_is_taken_for_a
 
 def test_leftovers_are_removed_when_they_stay_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their age by the clock of the machine says nothing: that may have been set since."""
-    monkeypatch.setattr("unbroken.connectors.publish.LEFTOVER_S", 0.0)
+    monkeypatch.setattr("unbroken.connectors.files.publish.LEFTOVER_S", 0.0)
     old = write_temporary(tmp_path, "old", lambda file: None)
     growing = write_temporary(tmp_path, "growing", lambda file: None)
     mine = tmp_path / ".of-somebody-else.tmp"

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from delivering import STREAM, Deliverer, Orders, deliver, guess, header, tentative, unit
-from unbroken.connectors.publish import write_temporary
-from unbroken.connectors.sinks import JsonLines, Parquet
-from unbroken.connectors.tentative_files import STABLE, TENTATIVE, TentativeFiles
-from unbroken.protocol.run import Run
+from unbroken.connectors.files.publish import write_temporary
+from unbroken.connectors.files.sinks import JsonLines, Parquet
+from unbroken.connectors.files.tentative_files import STABLE, TENTATIVE, TentativeFiles
+from unbroken.protocol.values.run import Run
 
 OTHER = "totals.1>out.0"
 
@@ -182,7 +182,7 @@ def test_a_tentative_unit_that_comes_too_late_and_whose_writer_died_is_removed(
 
 
 def test_what_is_half_written_is_removed_when_it_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unbroken.connectors.publish.LEFTOVER_S", 0.0)
+    monkeypatch.setattr("unbroken.connectors.files.publish.LEFTOVER_S", 0.0)
     writer = Parquet(tmp_path).open(tmp_path)
     writer.deliver_tentative(tentative(0, 1), guess(1))
     directory = tmp_path / TENTATIVE / "totals.0-to-out.0"

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from unbroken import Availability, Client, Dataflow, Parquet
-from unbroken.bench.interrupted import WINDOW_MS, Interrupted, Stream
+from unbroken_lab.experiments.interrupted import WINDOW_MS, Interrupted, Stream
 
 RATE = 200
 BUCKET_MS = 1_000

@@ -12,11 +12,11 @@ import pytest
 
 from consistency.lacking_flow import BUCKET_MS, RATE
 from support import wait_until
-from unbroken.bench.consistency_figures import Grid
-from unbroken.bench.interrupted import KEYS, WINDOW_MS, Stream
 from unbroken.client import Event, Reconciled, Result, Subscription, Undo
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.environment import variables
+from unbroken.flow.environment import variables
+from unbroken.local.launcher import LocalCluster
+from unbroken_lab.experiments.consistency_figures import Grid
+from unbroken_lab.experiments.interrupted import KEYS, WINDOW_MS, Stream
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
 

@@ -18,12 +18,18 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from unbroken.client import Result
-from unbroken.connectors.sinks import Parquet
-from unbroken.demo import runner
-from unbroken.demo.chart import draw
-from unbroken.demo.measure import Measures, Sample, Schedule, Spread, measure, write_timeline
-from unbroken.demo.packets import KINDS, SCHEMA, Packets
-from unbroken.demo.reference import (
+from unbroken.connectors.files.sinks import Parquet
+from unbroken.data.schema import arrow_schema, parse_schema
+from unbroken.errors import UnbrokenError
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.protocol.ingress.log import Entry
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
+from unbroken_lab.demo import runner
+from unbroken_lab.demo.chart import draw
+from unbroken_lab.demo.measure import Measures, Sample, Schedule, Spread, measure, write_timeline
+from unbroken_lab.demo.packets import KINDS, SCHEMA, Packets
+from unbroken_lab.demo.reference import (
     DeliveredUnit,
     PulseSpan,
     Verdict,
@@ -32,15 +38,9 @@ from unbroken.demo.reference import (
     read_parquet,
     read_pulses,
 )
-from unbroken.demo.report import Outcome, Recording, Setting, print_summary, verdict, with_rest
-from unbroken.demo.runner import MARKER, choose_victim, run_demo
-from unbroken.demo.screen import Screen
-from unbroken.errors import UnbrokenError
-from unbroken.ingress.logfile import IngressLogFile
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.ingress import Entry
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.spark.types import arrow_schema, parse_schema
+from unbroken_lab.demo.report import Outcome, Recording, Setting, print_summary, verdict, with_rest
+from unbroken_lab.demo.runner import MARKER, choose_victim, run_demo
+from unbroken_lab.demo.screen import Screen
 
 RESULT_KEYS = {
     "pulse_ms", "rate_per_s", "rows_in", "rows_out", "lost", "duplicated", "divergences", "latency_ms",

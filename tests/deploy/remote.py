@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyspark
 
-from unbroken.cluster.java import java_environment
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.cluster.processes import spawn
-from unbroken.spark.standalone import StandaloneCluster
+from unbroken.local.launcher import LocalCluster
+from unbroken.local.processes import spawn
+from unbroken.local.spark_cluster import StandaloneCluster
+from unbroken.spark.java import java_environment
 
 SUBMITTED = "node-2"
 """The node that spark-submit starts."""

@@ -1,6 +1,6 @@
 """Numbers to sums per key, until a file appears: what a Spark cluster runs in the tests of this directory.
 
-Environment: that of ``unbroken.chaos.flow``. Pulses are long and everybody is patient, because a master, workers,
+Environment: that of ``unbroken_lab.chaos.flow``. Pulses are long and everybody is patient, because a master, workers,
 drivers and executors on a small machine leave little of it to the flow.
 """
 
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from unbroken import Client, Dataflow, JsonLines
-from unbroken.chaos.flow import UntilTold
+from unbroken_lab.chaos.flow import UntilTold
 
 RATE = 200
 KEYS = 17

@@ -20,10 +20,9 @@ import psutil
 import pytest
 
 from support import wait_until
-from unbroken.cluster.coordination import connect, read_members
-from unbroken.cluster.documents import Member
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.push_client import PushClient
+from unbroken.client import PushClient
+from unbroken.coordination.documents import Member, connect, read_members
+from unbroken.local.launcher import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
 

@@ -14,7 +14,7 @@ import yaml
 from deploy.places import DEPLOY, METRICS_PORT, NODE_PORT, ROOT, options_of, used_options
 from support import TOKEN
 from unbroken import __version__
-from unbroken.plan import build_topology, load_flow
+from unbroken.flow.plan import build_topology, load_flow
 from unbroken.transport.auth import read_token
 
 HERE = DEPLOY / "kubernetes"
@@ -100,7 +100,7 @@ def test_ports_agree(node: dict[str, Any], pod: dict[str, Any]) -> None:
 def test_probes_ask_what_a_node_answers(node: dict[str, Any], probe: str, path: str) -> None:
     asked = node[f"{probe}Probe"]["httpGet"]
     assert asked == {"path": path, "port": "metrics"}
-    source = (ROOT / "src" / "unbroken" / "metrics" / "server.py").read_text()
+    source = (ROOT / "src" / "unbroken" / "observe" / "metrics" / "server.py").read_text()
     assert f'case "{path}":' in source
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from unbroken.config import Settings
 from unbroken.errors import UnbrokenError
-from unbroken.secret import Secret
+from unbroken.flow.settings import Settings
+from unbroken.security.secret import Secret
 from unbroken.spark.executors import Sight, look, trouble_with
 from unbroken.spark.master import (
     PYTHON_PATH,

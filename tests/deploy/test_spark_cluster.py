@@ -21,16 +21,16 @@ import pytest
 
 from deploy.remote import LAUNCHER, RemoteCluster, registered
 from support import wait_until
-from unbroken.bench.peers.peer import free_ports
 from unbroken.client import Result, Subscription
-from unbroken.cluster.java import java_environment
-from unbroken.cluster.status_reader import StatusReader
-from unbroken.cluster.watch import has_ended
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
-from unbroken.environment import variables
+from unbroken.flow.environment import variables
+from unbroken.local.spark_cluster import StandaloneCluster
+from unbroken.local.terminal import has_ended
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
+from unbroken.observe.status_reader import StatusReader
+from unbroken.spark.java import java_environment
 from unbroken.spark.master import SECRET_VARIABLE
-from unbroken.spark.standalone import StandaloneCluster
 from unbroken.transport.auth import create_token
+from unbroken_lab.experiments.peers.peer import free_ports
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1_200)]
 

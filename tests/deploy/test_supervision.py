@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from unbroken.cluster.supervision import STUCK_S, Supervision
-from unbroken.metrics import server
+from unbroken.node.service_manager import STUCK_S, Supervision
+from unbroken.observe.metrics import server
 
 FAST = {"WATCHDOG_USEC": "20000"}
 

@@ -12,8 +12,8 @@ import pytest
 
 from deploy.places import DEPLOY, METRICS_PORT, NODE_PORT, options_of, used_options
 from unbroken.cli.shared import EXIT_FAILED, EXIT_REFUSED
-from unbroken.cluster.coordination import NAME_DEADLINE_S
-from unbroken.cluster.supervision import STUCK_S
+from unbroken.node.membership.session import NAME_DEADLINE_S
+from unbroken.node.service_manager import STUCK_S
 from unbroken.spark.master import EXECUTOR_DEADLINE_S, MASTER_DEADLINE_S
 
 UNIT = DEPLOY / "systemd" / "unbroken-node@.service"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support import wait_until
-from unbroken.cluster.zookeeper import serves
+from unbroken.local.zookeeper_server import serves
 
 DEADLINE_S = 60.0
 

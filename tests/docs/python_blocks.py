@@ -18,13 +18,12 @@ import pyarrow as pa
 import pytest
 
 from docs.pages import blocks, write_files
-from unbroken.client import Reconciled, Result, Subscription, Undo
-from unbroken.cluster.launcher import RunInfo
-from unbroken.flow import Dataflow
-from unbroken.plan import load_flow
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.push_client import PushClient
+from unbroken.client import PushClient, Reconciled, Result, Subscription, Undo
+from unbroken.coordination.run_info import RunInfo
+from unbroken.flow.dataflow import Dataflow
+from unbroken.flow.plan import load_flow
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 from unbroken.testing import faults as faults_of
 from unbroken.testing import running, verdict
 from unbroken.testing.inputs import read_inputs
@@ -70,7 +69,7 @@ def _run_tests(module: types.ModuleType, directory: Path) -> None:
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let blocks read results, push rows and find a run, without one."""
-    from unbroken import client
+    from unbroken.client import subscription as client
     from unbroken.transport import auth
 
     subscribe = create_autospec(client.subscribe, side_effect=lambda *_, **__: _subscription())
@@ -82,7 +81,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     pusher = create_autospec(PushClient, spec_set=True)
     pusher.return_value.__enter__.return_value = pusher.return_value
     pusher.of_run.return_value = pusher.return_value
-    monkeypatch.setattr("unbroken.push_client.PushClient", pusher)
+    monkeypatch.setattr("unbroken.client.PushClient", pusher)
     monkeypatch.setattr("deltalake.DeltaTable", _delta_table)
     run = create_autospec(running.run_with_faults, side_effect=_pretended)
     monkeypatch.setattr("unbroken.testing.running.run_with_faults", run)

@@ -15,7 +15,15 @@ from pathlib import Path
 from docs.pages import ROOT
 
 PACKAGE = ROOT / "src" / "unbroken"
-PLACES = ("connectors/deadletter.py", "protocol/*.py", "cluster/*.py", "ingress/*.py", "spark/life.py")
+PLACES = (
+    "connectors/dead_letters.py",
+    "protocol/**/*.py",
+    "coordination/**/*.py",
+    "node/**/*.py",
+    "operations/*.py",
+    "local/*.py",
+    "spark/life.py",
+)
 """Where sentences are made and told."""
 
 TELLING = {"Report": 0, "tell": 0, "report": 0, "fail": 0, "EndNode": 0, "ReportCaughtUp": 1}

@@ -47,7 +47,7 @@ def commands(block: Block, given: Sequence[Block], directory: Path) -> list[list
     _prepare(bin_dir)
     notes.write_text("")
     environment = {"PATH": str(bin_dir), "NOTES": str(notes), "HOME": str(directory), "LC_ALL": "C.UTF-8"}
-    environment["PYTHONPATH"] = str(ROOT / "src")
+    environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT / 'lab' / 'src'}"
     done = subprocess.run(
         ["/bin/bash", "-euo", "pipefail", "-c", lines],
         cwd=directory,

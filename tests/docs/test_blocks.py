@@ -16,7 +16,7 @@ from docs import shell_blocks, yaml_blocks
 from docs.pages import RUN, SHOWN, Block, all_blocks, blocks, pages, pages_with, parse, write_files
 from docs.python_blocks import run_python
 from unbroken.cli import cli
-from unbroken.plan import build_topology
+from unbroken.flow.plan import build_topology
 
 MOST_NOT_RUN = 8
 """Blocks that nobody runs rot; there are to be few of them."""

@@ -10,9 +10,9 @@ import pytest
 from docs import yaml_blocks
 from docs.pages import pages_with
 from docs.python_blocks import run_python
-from unbroken.plan import build_topology
-from unbroken.spark.analysis import analyse
-from unbroken.spark.horizon import settled
+from unbroken.flow.plan import build_topology
+from unbroken.spark.analysis.analysis import analyse
+from unbroken.spark.analysis.horizon import settled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

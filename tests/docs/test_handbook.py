@@ -8,28 +8,28 @@ import pytest
 
 from docs.pages import text_of
 from docs.sentences import Collector, Template
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.cluster.status_reader import StatusReader
-from unbroken.protocol.catchup import Phase
-from unbroken.protocol.consistency import Consistency
+from unbroken.local.launcher import LocalCluster
+from unbroken.observe.status_reader import StatusReader
+from unbroken.protocol.repair.catchup import Phase
+from unbroken.protocol.values.consistency import Consistency
 
 HANDBOOK = text_of("docs/handbook.md")
 COLLECTED = Collector().collect()
 TEMPLATES = sorted(COLLECTED.found.values(), key=lambda template: template.where)
 
 PASSED_ON = {
-    "cluster/control.py:_refuse",
-    "cluster/control.py:_tell",
-    "cluster/hosting.py:caught_up",
-    "cluster/node.py:__init__",
-    "cluster/node.py:fail",
-    "cluster/node.py:tell",
-    "cluster/operations.py:watch_layout",
-    "protocol/node.py:_in_sync_changed",
-    "protocol/node.py:_layout_changed",
-    "protocol/sources.py:_carried",
-    "protocol/standing.py:greet",
-    "protocol/standing.py:tell",
+    "node/membership/controller.py:_refuse",
+    "node/membership/controller.py:_tell",
+    "node/replicas/hosting.py:caught_up",
+    "node/node.py:__init__",
+    "node/node.py:fail",
+    "node/node.py:tell",
+    "operations/requests.py:watch_layout",
+    "protocol/machine.py:_in_sync_changed",
+    "protocol/machine.py:_layout_changed",
+    "protocol/ingress/sources.py:_carried",
+    "protocol/replica/reports.py:greet",
+    "protocol/replica/reports.py:tell",
 }
 """Where sentences are told that somebody else has made (or something else is told than a sentence)."""
 

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from docs.pages import ROOT, pages, text_of
-from unbroken.config import Settings
 from unbroken.errors import UnbrokenError
-from unbroken.reference.__main__ import PARTS, made
-from unbroken.reference.connectors import EXTRAS, MORE, connectors, described
-from unbroken.reference.marks import replaced
-from unbroken.reference.settings import GROUPS
+from unbroken.flow.settings import Settings
+from unbroken_lab.docsgen.__main__ import PARTS, made
+from unbroken_lab.docsgen.connectors import EXTRAS, MORE, connectors, described
+from unbroken_lab.docsgen.marks import replaced
+from unbroken_lab.docsgen.settings import GROUPS
 
 DOCS = ROOT / "docs"
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]+)(?:#[^)\s]*)?\)")

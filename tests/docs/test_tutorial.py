@@ -15,7 +15,7 @@ import pytest
 
 from docs.pages import ROOT, write_files
 from support import wait_until
-from unbroken.cluster.processes import OwnedProcess, spawn
+from unbroken.local.processes import OwnedProcess, spawn
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 

@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 
 from docs.pages import ROOT, Block, blocks, write_files
-from unbroken.flow import Dataflow
-from unbroken.network.document import NotYaml, read_document
-from unbroken.network.parts import SINKS, SOURCES
-from unbroken.plan import load_text
+from unbroken.flow.dataflow import Dataflow
+from unbroken.flow.network.document import NotYaml, read_document
+from unbroken.flow.network.parts import SINKS, SOURCES
+from unbroken.flow.plan import load_text
 
 
 def networks(page: str, directory: Path) -> list[Dataflow]:

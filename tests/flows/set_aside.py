@@ -7,9 +7,10 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from unbroken import Client, Dataflow, Generator
-from unbroken.connectors.base import Cut, Rows, SinkConnector, SinkWriter, SourceConnector, SourceReader
+from unbroken.connectors.base import Cut, SinkConnector, SinkWriter, SourceConnector, SourceReader
+from unbroken.data.rows.parsed import Rows
+from unbroken.data.schema import parse_schema
 from unbroken.errors import Unfit
-from unbroken.spark.types import parse_schema
 
 PLACE = Path(os.environ["FLOW_PLACE"])
 

@@ -16,14 +16,14 @@ from protocol.nonsense import run_nonsense
 from protocol.schedules import pick_cluster, pick_led, pick_strategies
 from protocol.whole_model import pick_copies
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.consistency import Consistency
 from unbroken.protocol.events import Event, GateAsked, Received, Tick, UnitArrived
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Append, Entry, JoinRefused
+from unbroken.protocol.ingress.log import Append, Entry, JoinRefused
+from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.messages import Health, Message, Missing, Offer, Ping, Pong, Record, Unsubscribe
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.rebuilt import Rebuilt
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.repair.rebuilt_state import Rebuilt
+from unbroken.protocol.values.consistency import Consistency
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import UnitHeader
 from unbroken.spark.offsets import cut_from, offset_of
 from unbroken.transport.codec import decode, encode
 

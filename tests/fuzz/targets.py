@@ -24,30 +24,30 @@ import yaml
 
 from fuzz.flows import UNCHANGED, handle_message, handle_nonsense
 from support import TOKEN
-from unbroken.checksum import crc32c, sealed, unsealed
-from unbroken.cluster.order_records import Mark, Record
-from unbroken.cluster.order_seal import RecordSeal
-from unbroken.config import load_settings
-from unbroken.connectors.base import Rows
-from unbroken.connectors.csvparse import parse_csv
-from unbroken.connectors.files import Files
-from unbroken.connectors.kafka_rows import parse_values
-from unbroken.connectors.parquet_rows import decoded_estimate
-from unbroken.connectors.push import Push, PushBatch
-from unbroken.connectors.rowparse import JsonFormat, parse_json_lines
+from unbroken.connectors.files.source import Files
+from unbroken.connectors.kafka.rows import parse_values
+from unbroken.connectors.push.source import Push, PushBatch
+from unbroken.coordination.orders.records import Mark, Record
+from unbroken.coordination.orders.seal import RecordSeal
+from unbroken.data.checksum import crc32c, sealed, unsealed
+from unbroken.data.rows.csv import parse_csv
+from unbroken.data.rows.json_lines import JsonFormat, parse_json_lines
+from unbroken.data.rows.parquet import decoded_estimate
+from unbroken.data.rows.parsed import Rows
+from unbroken.data.schema import arrow_schema, parse_schema
+from unbroken.data.unit_store import HEADER_KEY, decode_unit, encode_unit
 from unbroken.errors import FlowError, UnbrokenError
-from unbroken.ingress.base import FILE_NAME, IngressBase
-from unbroken.ingress.logfile import IngressLogFile
-from unbroken.network.build import load_network
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, Entry
-from unbroken.protocol.layout import Layout
+from unbroken.flow.network.build import load_network
+from unbroken.flow.settings import load_settings
+from unbroken.node.ingress.base import FILE_NAME, IngressBase
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.protocol.ingress.log import Append, AppendAck, Entry
 from unbroken.protocol.messages import Ack, Delivered, DigestNote, Ping, Progress, Subscribe
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import Layout
+from unbroken.protocol.values.units import Digest, UnitHeader
 from unbroken.security.sealing import Seal
-from unbroken.spark.types import arrow_schema, parse_schema
 from unbroken.transport.codec import decode, encode
-from unbroken.transport.store import HEADER_KEY, decode_unit, encode_unit
 
 SCHEMA = (
     "user string, n long, small short, price decimal(10,2), at timestamp, day date, ok boolean, x double, "

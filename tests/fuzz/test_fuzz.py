@@ -9,9 +9,9 @@ import pytest
 from fuzz.campaign import check, growth, run_range
 from fuzz.mutation import made
 from fuzz.targets import TARGETS, _header, _sealed_unit, _table
-from unbroken.checksum import Damaged
-from unbroken.connectors.base import Rows
-from unbroken.transport.store import decode_unit, encode_unit
+from unbroken.data.checksum import Damaged
+from unbroken.data.rows.parsed import Rows
+from unbroken.data.unit_store import decode_unit, encode_unit
 
 CORPUS = Path(__file__).parent / "corpus"
 INPUTS = 400

@@ -10,9 +10,9 @@ import pytest
 
 from guarantees.called_flow import ROWS_PER_PULSE
 from support import wait_until
-from unbroken.cluster.documents import connect, read_history
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.environment import variables
+from unbroken.coordination.documents import connect, read_history
+from unbroken.flow.environment import variables
+from unbroken.local.launcher import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 

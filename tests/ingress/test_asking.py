@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from support import wait_until
-from unbroken.connectors.base import Cut, Rows, SourceReader
-from unbroken.ingress.calls import Worker
-from unbroken.ingress.lanes import PulseLane
+from unbroken.connectors.base import Cut, SourceReader
+from unbroken.data.rows.parsed import Rows
+from unbroken.node.ingress.calls import Worker
+from unbroken.node.ingress.lanes import PulseLane
 
 SCHEMA = pa.schema({"n": pa.int64()})
 DEADLINE_S = 20.0

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from unbroken.connectors.push_ledger import PushLedger
+from unbroken.connectors.push.ledger import PushLedger
 from unbroken.errors import UnbrokenError
-from unbroken.ingress.base import FILE_NAME, IngressBase
+from unbroken.node.ingress.base import FILE_NAME, IngressBase
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from ingress.timed import NOON, SIZE, Member, Script, entry_of, make_flow, push_source
 from support import consumers_of
-from unbroken.connectors.deadletter import DeadLetters
-from unbroken.connectors.push import PushBatch
-from unbroken.ingress import feeder as feeding
-from unbroken.ingress.bucketed import BucketFeeder, open_feeder
-from unbroken.ingress.feeder import Feeder
-from unbroken.protocol.ingress import Entry
-from unbroken.transport.store import UnitStore, decode_unit
+from unbroken.connectors.dead_letters import DeadLetters
+from unbroken.connectors.push.source import PushBatch
+from unbroken.data.unit_store import UnitStore, decode_unit
+from unbroken.node.ingress import feeder as feeding
+from unbroken.node.ingress.bucketed import BucketFeeder, open_feeder
+from unbroken.node.ingress.feeder import Feeder
+from unbroken.protocol.ingress.log import Entry
 
 
 class Moody:

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingress.timed import NOON, SCHEMA, Member, Script, make_flow, push_source, pushed_rows
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.connectors.deadletter import DeadLetters
-from unbroken.connectors.push import Push, PushBatch
-from unbroken.ingress import logfile
-from unbroken.ingress.base import IngressBase
-from unbroken.ingress.bucketed import BucketFeeder
-from unbroken.ingress.calls import Inline
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Entry
+from unbroken.connectors.dead_letters import DeadLetters
+from unbroken.connectors.push.source import Push, PushBatch
+from unbroken.node.ingress import log_file as logfile
+from unbroken.node.ingress.base import IngressBase
+from unbroken.node.ingress.bucketed import BucketFeeder
+from unbroken.node.ingress.calls import Inline
+from unbroken.node.replicas.directories import ReplicaDirs
+from unbroken.protocol.ingress.log import Entry
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
 
 PULSES = 11
 SOURCES = ("first", "away", "made", "second")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from unbroken import Dataflow, Push
 from unbroken.errors import FlowError, InvariantViolation
-from unbroken.ingress import buckets
-from unbroken.ingress.buckets import BucketRule, BucketState, Ints, Step, by_unit, rules_of, screened
+from unbroken.node.ingress import buckets
+from unbroken.node.ingress.buckets import BucketRule, BucketState, Ints, Step, by_unit, rules_of, screened
 
 SIZE = 100
 NOON = 1_700_000_000_000

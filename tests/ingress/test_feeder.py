@@ -12,14 +12,15 @@ import pytest
 
 from support import consumers_of
 from unbroken import Client, Dataflow, Generator, Push
-from unbroken.connectors.base import Cut, Position, Rows, SourceConnector, SourceReader
-from unbroken.connectors.deadletter import DeadLetters
-from unbroken.connectors.push import PushBatch
-from unbroken.ingress.feeder import Feeder
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.ingress import Entry
-from unbroken.spark.types import parse_schema
-from unbroken.transport.store import UnitStore, decode_unit, unit_name
+from unbroken.connectors.base import Cut, Position, SourceConnector, SourceReader
+from unbroken.connectors.dead_letters import DeadLetters
+from unbroken.connectors.push.source import PushBatch
+from unbroken.data.rows.parsed import Rows
+from unbroken.data.schema import parse_schema
+from unbroken.data.unit_store import UnitStore, decode_unit, unit_name
+from unbroken.node.ingress.feeder import Feeder
+from unbroken.protocol.ingress.log import Entry
+from unbroken.protocol.values.ids import ShardId, StreamId
 
 SHARDS = 3
 LIMIT = 100

@@ -12,19 +12,19 @@ from ingress.test_poison import Scripted, letters, numbers
 from ingress.test_service import DEADLINE_S, REPLICA, FakeNode
 from support import wait_until
 from unbroken import Client, Dataflow, Files
-from unbroken.cluster.ingress_service import IngressService
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.ingress import feeder
-from unbroken.ingress.lanes import ATTEMPTS
-from unbroken.ingress.logfile import IngressLogFile
+from unbroken.node.ingress import feeder
+from unbroken.node.ingress.lanes import ATTEMPTS
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.node.ingress.service import IngressService
+from unbroken.node.replicas.directories import ReplicaDirs
+from unbroken.protocol.ingress.skip import Wish
 from unbroken.protocol.instructions import PersistEntry
-from unbroken.protocol.skipping import Wish
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unbroken.cluster.ingress_service.RETRY_S", 0.02)
-    monkeypatch.setattr("unbroken.ingress.news.WORTH_S", 0.1)
+    monkeypatch.setattr("unbroken.node.ingress.service.RETRY_S", 0.02)
+    monkeypatch.setattr("unbroken.node.ingress.news.WORTH_S", 0.1)
     monkeypatch.setattr(feeder, "READ_S", 0.1)
 
 

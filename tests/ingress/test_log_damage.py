@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from unbroken.checksum import Damaged, sealed, unsealed
-from unbroken.ingress import logfile
-from unbroken.ingress.base import FILE_NAME, IngressBase
-from unbroken.ingress.logfile import IngressLogFile
-from unbroken.protocol.ingress import Entry
+from unbroken.data.checksum import Damaged, sealed, unsealed
+from unbroken.node.ingress import log_file as logfile
+from unbroken.node.ingress.base import FILE_NAME, IngressBase
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.protocol.ingress.log import Entry
 
 ENTRIES = [Entry(i, 1, (b"%04d" % i) * 3, i if i % 3 == 0 else 0, False) for i in range(1, 10)]
 

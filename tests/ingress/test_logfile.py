@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unbroken.ingress import logfile
-from unbroken.ingress.base import IngressBase
-from unbroken.ingress.logfile import IngressLogFile
-from unbroken.protocol.ingress import Entry
+from unbroken.node.ingress import log_file as logfile
+from unbroken.node.ingress.base import IngressBase
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.protocol.ingress.log import Entry
 
 
 def entry(index: int, term: int = 1, body: bytes = b"body") -> Entry:

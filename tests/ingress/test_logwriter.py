@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from support import wait_until
-from unbroken.ingress import logfile, logwriter
-from unbroken.ingress.base import IngressBase
-from unbroken.ingress.logfile import IngressLogFile
-from unbroken.ingress.logwriter import LogWriter
-from unbroken.protocol.ingress import Entry
+from unbroken.node.ingress import log_file as logfile
+from unbroken.node.ingress import log_writer as logwriter
+from unbroken.node.ingress.base import IngressBase
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.node.ingress.log_writer import LogWriter
+from unbroken.protocol.ingress.log import Entry
 
 DEADLINE_S = 20.0
 

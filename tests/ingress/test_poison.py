@@ -14,16 +14,17 @@ import pytest
 from ingress.test_service import DEADLINE_S, REPLICA, FakeNode
 from support import wait_until
 from unbroken import Client, Dataflow, Push
-from unbroken.cluster.ingress_service import IngressService
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.connectors.base import Cut, Position, Rows, SourceConnector, SourceReader
-from unbroken.connectors.push import PushBatch
-from unbroken.ingress import feeder
-from unbroken.ingress.logfile import IngressLogFile
+from unbroken.connectors.base import Cut, Position, SourceConnector, SourceReader
+from unbroken.connectors.push.source import PushBatch
+from unbroken.data.rows.parsed import Rows
+from unbroken.data.schema import parse_schema
+from unbroken.data.unit_store import decode_unit
+from unbroken.node.ingress import feeder
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.node.ingress.service import IngressService
+from unbroken.node.replicas.directories import ReplicaDirs
 from unbroken.protocol.events import Produced
 from unbroken.protocol.instructions import PersistEntry, PollSources
-from unbroken.spark.types import parse_schema
-from unbroken.transport.store import decode_unit
 
 SCHEMA = "n long"
 Read = Callable[[int, int], Any]
@@ -87,8 +88,8 @@ def begin(directory: Path, read: Read) -> FakeNode:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unbroken.cluster.ingress_service.RETRY_S", 0.02)
-    monkeypatch.setattr("unbroken.ingress.news.WORTH_S", 0.1)
+    monkeypatch.setattr("unbroken.node.ingress.service.RETRY_S", 0.02)
+    monkeypatch.setattr("unbroken.node.ingress.news.WORTH_S", 0.1)
     monkeypatch.setattr(feeder, "READ_S", 0.1)
     monkeypatch.setattr(feeder, "CUT_S", 0.1)
 
@@ -204,7 +205,7 @@ def test_a_passing_failure_is_never_set_aside(tmp_path: Path) -> None:
 
 def test_rows_that_cannot_be_made_into_units_are_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The failure comes after the first of several files of the unit is written; none of them counts then."""
-    from unbroken.ingress import feeder as module
+    from unbroken.node.ingress import feeder as module
 
     real = module.arrow_digest
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from ingress.test_service import REPLICA, FakeNode
 from support import wait_until
 from unbroken import Client, Dataflow, Generator
-from unbroken.cluster.ingress_service import IngressService
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.connectors.budget import BAD_ROWS
-from unbroken.connectors.push import Push
-from unbroken.connectors.push_http import PushServer
+from unbroken.connectors.push.http import PushServer
+from unbroken.connectors.push.source import Push
+from unbroken.data.rows.budget import BAD_ROWS
+from unbroken.node.ingress.service import IngressService
+from unbroken.node.replicas.directories import ReplicaDirs
 from unbroken.protocol.events import Produced
 
 DEADLINE_S = 20.0

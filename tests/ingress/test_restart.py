@@ -11,13 +11,13 @@ import pytest
 
 from support import consumers_of
 from unbroken import Client, Dataflow, Generator, Push
-from unbroken.connectors.deadletter import DeadLetters
-from unbroken.connectors.push import PushBatch
-from unbroken.ingress import logfile
-from unbroken.ingress.feeder import Feeder
-from unbroken.ingress.logfile import IngressLogFile
-from unbroken.protocol.ingress import Entry
-from unbroken.transport.store import UnitStore, unit_name
+from unbroken.connectors.dead_letters import DeadLetters
+from unbroken.connectors.push.source import PushBatch
+from unbroken.data.unit_store import UnitStore, unit_name
+from unbroken.node.ingress import log_file as logfile
+from unbroken.node.ingress.feeder import Feeder
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.protocol.ingress.log import Entry
 
 
 def numbers(start: int, stop: int, seed: int) -> pa.Table:

@@ -15,19 +15,19 @@ import pytest
 
 from ingress.timed import NOON, SCHEMA, Script, make_flow, push_source, pushed_rows
 from support import consumers_of, wait_until
-from unbroken.cluster.ingress_service import IngressService
-from unbroken.cluster.replica_dirs import ReplicaDirs
-from unbroken.connectors.deadletter import DeadLetters
-from unbroken.connectors.push import Push, PushBatch, PushReader
-from unbroken.ingress import calls, feeder, lanes
-from unbroken.ingress.logfile import IngressLogFile
-from unbroken.ingress.news import SourceNews
-from unbroken.protocol.cut_clock import ClockLeap
+from unbroken.connectors.dead_letters import DeadLetters
+from unbroken.connectors.push.source import Push, PushBatch, PushReader
+from unbroken.node.ingress import calls, feeder, lanes
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.node.ingress.news import SourceNews
+from unbroken.node.ingress.service import IngressService
+from unbroken.node.replicas.directories import ReplicaDirs
 from unbroken.protocol.events import EntriesPersisted, Produced, PushArrived, SourcesPolled
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.ingress import Entry
+from unbroken.protocol.ingress.cut_clock import ClockLeap
+from unbroken.protocol.ingress.log import Entry
+from unbroken.protocol.ingress.pause import Pause
 from unbroken.protocol.instructions import PersistEntry, PollSources
-from unbroken.protocol.pausing import Pause
+from unbroken.protocol.values.ids import ReplicaId, ShardId
 
 DEADLINE_S = 20.0
 REPLICA = ReplicaId(ShardId("ingress", 0), 0)
@@ -110,7 +110,7 @@ class Gate:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeNode, dict[str, Script], Gate]]:
     monkeypatch.setattr(feeder, "CUT_S", 0.1)
     monkeypatch.setattr(feeder, "READ_S", 0.1)
-    monkeypatch.setattr("unbroken.ingress.news.WORTH_S", 0.2)
+    monkeypatch.setattr("unbroken.node.ingress.news.WORTH_S", 0.2)
     clock = iter(range(NOON, NOON + 10_000_000, 200))
     steady = iter(range(0, 10_000_000, 200))
     gate = Gate()

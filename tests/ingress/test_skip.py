@@ -14,12 +14,13 @@ import pytest
 from ingress.test_poison import begin, letters, numbers
 from ingress.test_service import DEADLINE_S, REPLICA, FakeNode
 from support import wait_until
-from unbroken.cluster import ingress_service, skipping
 from unbroken.errors import Refused
-from unbroken.ingress import feeder
-from unbroken.ingress.logfile import IngressLogFile
+from unbroken.node.ingress import feeder
+from unbroken.node.ingress import service as ingress_service
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.operations import skip as skipping
 from unbroken.protocol.events import PushArrived, SourcesPolled
-from unbroken.protocol.ingress import Entry
+from unbroken.protocol.ingress.log import Entry
 from unbroken.protocol.instructions import PersistEntry, PollSources
 
 
@@ -100,7 +101,7 @@ class Pair:
         return out
 
     def call(self, node: str, action: str, question: dict[str, Any]) -> Any:
-        from unbroken.protocol.skipping import Wish
+        from unbroken.protocol.ingress.skip import Wish
 
         assert action == "wish"
         service = self.nodes[node].service

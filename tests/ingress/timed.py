@@ -12,17 +12,18 @@ import pyarrow as pa
 
 from support import consumers_of
 from unbroken import Client, Dataflow
-from unbroken.connectors.base import Cut, Position, Rows, SourceConnector, SourceReader
-from unbroken.connectors.deadletter import DeadLetters
-from unbroken.connectors.push import Push, PushBatch
-from unbroken.ingress.bucketed import BucketFeeder
-from unbroken.ingress.calls import Inline
-from unbroken.ingress.logfile import IngressLogFile
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.ingress import Entry
-from unbroken.protocol.units import UnitHeader
-from unbroken.spark.types import parse_schema
-from unbroken.transport.store import UnitStore, decode_unit, unit_name
+from unbroken.connectors.base import Cut, Position, SourceConnector, SourceReader
+from unbroken.connectors.dead_letters import DeadLetters
+from unbroken.connectors.push.source import Push, PushBatch
+from unbroken.data.rows.parsed import Rows
+from unbroken.data.schema import parse_schema
+from unbroken.data.unit_store import UnitStore, decode_unit, unit_name
+from unbroken.node.ingress.bucketed import BucketFeeder
+from unbroken.node.ingress.calls import Inline
+from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.protocol.ingress.log import Entry
+from unbroken.protocol.values.ids import ShardId, StreamId
+from unbroken.protocol.values.units import UnitHeader
 
 SCHEMA = "at timestamp, k int, n long"
 SIZE = 100

@@ -22,8 +22,8 @@ import uuid
 from pathlib import Path
 from types import TracebackType
 
-from unbroken.cluster.java import find_java
-from unbroken.cluster.processes import OwnedProcess, spawn, tail
+from unbroken.local.processes import OwnedProcess, spawn, tail
+from unbroken.spark.java import find_java
 
 POM = Path(__file__).with_name("pom.xml")
 

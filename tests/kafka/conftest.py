@@ -11,7 +11,7 @@ from support import wait_until
 
 if TYPE_CHECKING:
     from kafka.server import Server
-    from unbroken.connectors.kafka_source import KafkaReader
+    from unbroken.connectors.kafka.source import KafkaReader
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from support import wait_until
-from unbroken.connectors.base import Position, Rows
-from unbroken.connectors.kafka_source import KafkaReader
+from unbroken.connectors.base import Position
+from unbroken.connectors.kafka.source import KafkaReader
+from unbroken.data.rows.parsed import Rows
 
 MakeTopic = Callable[..., str]
 Open = Callable[..., KafkaReader]

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 
 from kafka.broker import Broker
 from support import wait_until
-from unbroken.connectors.kafka_client import library_log
+from unbroken.connectors.kafka.client import library_log
 
 DEADLINE_S = 20.0
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from unbroken.connectors.kafka_sink import KafkaSink, KafkaSinkWriter
+from unbroken.connectors.kafka.sink import KafkaSink, KafkaSinkWriter
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 IDENTITY = "flow/out"
 

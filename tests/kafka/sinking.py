@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kafka.sink_child import header, sink, table
-from unbroken.connectors.kafka_sink import KafkaSinkWriter
+from unbroken.connectors.kafka.sink import KafkaSinkWriter
 from unbroken.errors import UnbrokenError
 
 confluent_kafka = pytest.importorskip("confluent_kafka")

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from support import wait_until
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.environment import variables
+from unbroken.flow.environment import variables
+from unbroken.local.launcher import LocalCluster
 
 if TYPE_CHECKING:
     from kafka.server import Server

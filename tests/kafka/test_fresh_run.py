@@ -13,9 +13,9 @@ import pytest
 
 from kafka.sink_child import header, sink, table, tentative
 from kafka.sinking import Topic, read, whole
-from unbroken.connectors.kafka_sink import KafkaSinkWriter
+from unbroken.connectors.kafka.sink import KafkaSinkWriter
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.run import Run
+from unbroken.protocol.values.run import Run
 
 pytest.importorskip("confluent_kafka")
 

@@ -33,8 +33,9 @@ from kafka.sinking import (
     whole,
 )
 from support import wait_until
-from unbroken.connectors import kafka_ledger, kafka_sink
-from unbroken.connectors.kafka_sink import KafkaSinkWriter
+from unbroken.connectors.kafka import ledger as kafka_ledger
+from unbroken.connectors.kafka import sink as kafka_sink
+from unbroken.connectors.kafka.sink import KafkaSinkWriter
 from unbroken.connectors.sink_ledger import Mark
 from unbroken.errors import UnbrokenError
 

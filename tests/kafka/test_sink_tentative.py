@@ -14,10 +14,10 @@ import pytest
 from kafka.server import Server
 from kafka.sink_child import deliver, header, sink, table, tentative
 from kafka.sinking import Topic, at_once, child, delivered, opened, read, wait_stopped
-from unbroken.connectors import kafka_ledger
-from unbroken.connectors.kafka_calls import Deadline
+from unbroken.connectors.kafka import ledger as kafka_ledger
+from unbroken.connectors.kafka.calls import Deadline
 from unbroken.connectors.sink_ledger import Mark
-from unbroken.coverage import Coverage
+from unbroken.data.coverage import Coverage
 from unbroken.errors import UnbrokenError
 
 pytest.importorskip("confluent_kafka")

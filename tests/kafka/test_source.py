@@ -13,15 +13,16 @@ import pytest
 from kafka.reading import DEADLINE_S, MakeTopic, Open, begin, numbered, poll_until, total, values
 from support import consumers_of, wait_until
 from unbroken import Client, Dataflow, Kafka, SparkCheckpoint
-from unbroken.connectors import kafka_fetch, kafka_lookout
 from unbroken.connectors.base import Position
-from unbroken.connectors.deadletter import DeadLetters
-from unbroken.connectors.kafka_client import KafkaError
-from unbroken.digest import arrow_digest
-from unbroken.ingress.feeder import Feeder
-from unbroken.protocol.ingress import Entry
-from unbroken.protocol.units import UnitHeader
-from unbroken.transport.store import UnitStore, unit_name
+from unbroken.connectors.dead_letters import DeadLetters
+from unbroken.connectors.kafka import fetch as kafka_fetch
+from unbroken.connectors.kafka import lookout as kafka_lookout
+from unbroken.connectors.kafka.client import KafkaError
+from unbroken.data.digest import arrow_digest
+from unbroken.data.unit_store import UnitStore, unit_name
+from unbroken.node.ingress.feeder import Feeder
+from unbroken.protocol.ingress.log import Entry
+from unbroken.protocol.values.units import UnitHeader
 
 if TYPE_CHECKING:
     from kafka.server import Server

@@ -13,9 +13,10 @@ from kafka.broker import Broker
 from kafka.reading import MakeTopic, Open, begin, numbered, poll_until, total, values
 from support import wait_until
 from unbroken import Kafka, Secret
-from unbroken.connectors import kafka_fetch, kafka_lookout
 from unbroken.connectors.base import Position
-from unbroken.connectors.kafka_client import KafkaError
+from unbroken.connectors.kafka import fetch as kafka_fetch
+from unbroken.connectors.kafka import lookout as kafka_lookout
+from unbroken.connectors.kafka.client import KafkaError
 
 if TYPE_CHECKING:
     from kafka.server import Server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unbroken.cluster.failovers import CAUSES
+from unbroken.node.membership.failovers import CAUSES
 
 
 def replica(name: str = "sums.0#1", **changes: Any) -> dict[str, Any]:

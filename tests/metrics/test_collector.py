@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from metrics.statuses import joining, replica, running, starting
 from unbroken.errors import UnbrokenError
-from unbroken.metrics import collector
-from unbroken.metrics.collector import Facts, NodeCollector
-from unbroken.metrics.definitions import BY_NAME
+from unbroken.observe.metrics import collector
+from unbroken.observe.metrics.collector import Facts, NodeCollector
+from unbroken.observe.metrics.definitions import BY_NAME
 
 SUMS = {"flow": "counted", "node": "a", "shard": "sums.0", "replica": "sums.0#1"}
 

@@ -12,8 +12,8 @@ from cluster.test_coordination import S0 as SHARD
 from cluster.test_coordination import server as server
 from cluster.test_coordination import zk as zk
 from support import wait_until
-from unbroken.cluster.failovers import CAUSES
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
+from unbroken.node.membership.failovers import CAUSES
 
 pytestmark = pytest.mark.cluster
 

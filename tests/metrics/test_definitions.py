@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from unbroken.metrics.definitions import BY_NAME, DEFINITIONS, Definition, reference
+from unbroken.observe.metrics.definitions import BY_NAME, DEFINITIONS, Definition, reference
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "deploy" / "grafana" / "unbroken.json"
@@ -55,7 +55,7 @@ def test_the_documentation_has_the_table_of_all_metrics() -> None:
     begin, end = "<!-- metrics -->\n", "<!-- end of metrics -->\n"
     assert text.count(begin) == text.count(end) == 1
     table = text.partition(begin)[2].partition(end)[0]
-    assert table == reference(), "write unbroken.metrics.definitions.reference() between the marks"
+    assert table == reference(), "write unbroken.observe.metrics.definitions.reference() between the marks"
 
 
 def test_the_documentation_speaks_of_no_other_metric() -> None:

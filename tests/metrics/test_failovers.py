@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from protocol.model_parts import chain
-from unbroken.cluster.failovers import CAUSES, Failovers, losses, recoveries_ms
-from unbroken.protocol.controller import Situation, next_layout
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.ingress import InSync
-from unbroken.protocol.layout import INGRESS, Layout, chained_placement
+from unbroken.node.membership.failovers import CAUSES, Failovers, losses, recoveries_ms
+from unbroken.protocol.ingress.log import InSync
+from unbroken.protocol.placement.controller import Situation, next_layout
+from unbroken.protocol.values.ids import ReplicaId, ShardId
+from unbroken.protocol.values.layout import INGRESS, Layout, chained_placement
 
 TOPOLOGY = chain((1,))
 DISKS = {"a": "disk a", "b": "disk b", "c": "disk c"}

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from protocol.model_parts import chain
 from protocol.test_node import INPUT, MINE, OUTPUT, SHARD, SIBLING, ask, node
-from unbroken.cluster.health import redundancy, timing
+from unbroken.node.health import redundancy, timing
 from unbroken.protocol.events import LinkLost, LinkUp, Produced, ReplicaStopped, UnitArrived
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.machine import NodeProtocol
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 CLOCK_MS = 1_000_000.0
 """The time of day when the protocol's own time is 0."""

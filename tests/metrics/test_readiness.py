@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metrics.statuses import joining, replica, running, sink, starting, stuck
-from unbroken.metrics.readiness import MAX_LAG_MS, STUCK_MS, Lack, max_lag_of, readiness
+from unbroken.observe.metrics.readiness import MAX_LAG_MS, STUCK_MS, Lack, max_lag_of, readiness
 
 
 def whats(status: dict[str, object], max_lag_ms: float = MAX_LAG_MS) -> list[str]:

@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from support import wait_until
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.cluster.watch import greet
-from unbroken.metrics.definitions import BY_NAME
+from unbroken.local.launcher import LocalCluster
+from unbroken.local.terminal import greet
+from unbroken.observe.metrics.definitions import BY_NAME
 
 COUNTED = Path(__file__).parent.parent / "flows" / "counted.py"
 SHARDS = {"ingress.0", "sums.0", "sums.1"}

@@ -18,9 +18,9 @@ import pytest
 from metrics.statuses import replica, running
 from support import wait_until
 from unbroken.errors import UnbrokenError
-from unbroken.guarded_http import HttpLimits
-from unbroken.metrics import server as module
-from unbroken.metrics.server import AT_ONCE, LIMITS, STUCK_S, MetricsServer
+from unbroken.observe.metrics import server as module
+from unbroken.observe.metrics.server import AT_ONCE, LIMITS, STUCK_S, MetricsServer
+from unbroken.transport.http.guarded import HttpLimits
 
 DEADLINE_S = 20
 
@@ -197,7 +197,7 @@ def test_the_deadline_is_for_the_whole_header_and_not_for_each_byte() -> None:
 
 def test_a_status_that_does_not_answer_leaves_live_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.3)
-    monkeypatch.setattr("unbroken.metrics.collector.FRESH_S", 0.0)
+    monkeypatch.setattr("unbroken.observe.metrics.collector.FRESH_S", 0.0)
     asked, answered = Asked(), threading.Event()
     monkeypatch.setattr(asked.server.app._facts, "read", lambda: answered.wait(DEADLINE_S) and running())
     try:
@@ -222,7 +222,7 @@ def test_the_addresses_of_ipv6_are_written_as_such() -> None:
 
 
 def test_a_replica_that_lags_is_seen_by_whoever_asks_again(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unbroken.metrics.collector.FRESH_S", 0.0)
+    monkeypatch.setattr("unbroken.observe.metrics.collector.FRESH_S", 0.0)
     assert asked.get("/ready")[0] == 200
     asked.status = running(replicas=[replica(lag_ms=9_000.0)])
     assert asked.get("/ready")[0] == 503

@@ -11,12 +11,12 @@ import pytest
 from network.written import FILE, SOURCES, load, network
 from unbroken import Availability, Client, Console, Dataflow, Files, JsonLines, Parquet, Push
 from unbroken.errors import FlowError
-from unbroken.flow import Segment
-from unbroken.ingress.buckets import rules_of
-from unbroken.network.mistakes import keys_of
-from unbroken.network.parts import OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS, Head
-from unbroken.plan import build_topology
-from unbroken.protocol.strategy import Ha, Strategy
+from unbroken.flow.dataflow import Segment
+from unbroken.flow.network.mistakes import keys_of
+from unbroken.flow.network.parts import OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS, Head
+from unbroken.flow.plan import build_topology
+from unbroken.node.ingress.buckets import rules_of
+from unbroken.protocol.values.strategy import Ha, Strategy
 
 JOIN = "join: {on: {user: id}}"
 

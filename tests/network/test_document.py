@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.network import document
-from unbroken.network.document import Entry, NotYaml, Value, read_document
+from unbroken.flow.network import document
+from unbroken.flow.network.document import Entry, NotYaml, Value, read_document
 
 
 def plain(text: str) -> Any:

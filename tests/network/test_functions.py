@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from network.written import load, network
 from unbroken.cli import cli
 from unbroken.errors import FlowError, Problem
-from unbroken.network.base import Place, WrongUse
-from unbroken.network.operators import OPERATORS
-from unbroken.plan import build_topology
-from unbroken.spark.analysis import Analysis, analyse
+from unbroken.flow.network.base import Place, WrongUse
+from unbroken.flow.network.operators import OPERATORS
+from unbroken.flow.plan import build_topology
+from unbroken.spark.analysis.analysis import Analysis, analyse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

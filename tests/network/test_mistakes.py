@@ -9,7 +9,7 @@ import pytest
 
 from network.written import FILE, SOURCES, line_of, load, network, problems_of
 from unbroken.errors import FlowError
-from unbroken.plan import build_topology, load_flow
+from unbroken.flow.plan import build_topology, load_flow
 
 USED = "both: {input: [clicks, views], join: {on: {user: id}}}"
 """An operator that reads both sources, so that neither is refused for being unread."""

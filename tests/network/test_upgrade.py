@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from network.written import load, network
-from unbroken.plan import load_text
-from unbroken.program import Declared, differences, replaced_segments
+from unbroken.flow.plan import load_text
+from unbroken.flow.program import Declared, differences, replaced_segments
 
 OPERATORS = """\
     slow: {input: clicks, filter: {field: ms, is: ">", value: 100}}

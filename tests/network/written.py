@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from unbroken.errors import FlowError, Problem
-from unbroken.flow import Dataflow
-from unbroken.plan import load_text
+from unbroken.flow.dataflow import Dataflow
+from unbroken.flow.plan import load_text
 
 FILE = Path("net.yaml")
 

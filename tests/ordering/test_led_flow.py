@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from ordering.led_flow import FEW, KEYS, MANY, PULSES
 from support import wait_until
 from unbroken.cli import cli
-from unbroken.cluster.documents import connect, read_history
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.cluster.watch import has_ended
-from unbroken.environment import variables
-from unbroken.protocol.ids import NodeId
+from unbroken.coordination.documents import connect, read_history
+from unbroken.flow.environment import variables
+from unbroken.local.launcher import LocalCluster
+from unbroken.local.terminal import has_ended
+from unbroken.protocol.values.ids import NodeId
 
 if TYPE_CHECKING:
     from kafka.server import Server

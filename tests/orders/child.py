@@ -13,8 +13,8 @@ from typing import Any
 
 from orders.members import SHARD, WAIT_S, order
 from orders.services import open_log
-from unbroken.cluster.order_log import LogEvent
-from unbroken.protocol.orders import LeaderKnown, Ordered, OrderRefused
+from unbroken.coordination.orders.log import LogEvent
+from unbroken.protocol.leader.orders import LeaderKnown, Ordered, OrderRefused
 
 AT_ONCE = 3
 

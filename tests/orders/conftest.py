@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
 
 if TYPE_CHECKING:
     from orders.members import Member, Service

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from support import wait_until
-from unbroken.cluster.order_log import LogEvent, OrderLog
-from unbroken.protocol.ids import NodeId, ShardId, StreamId
-from unbroken.protocol.orders import LeaderKnown, Order, Ordered, OrderRefused, OrdersLost
+from unbroken.coordination.orders.log import LogEvent, OrderLog
+from unbroken.protocol.leader.orders import LeaderKnown, Order, Ordered, OrderRefused, OrdersLost
+from unbroken.protocol.values.ids import NodeId, ShardId, StreamId
 
 SHARD = ShardId("counts", 0)
 INPUT = StreamId(ShardId("source", 0), SHARD)

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 
 from support import TOKEN
-from unbroken.cluster.documents import connect
-from unbroken.cluster.order_kafka import KafkaOrderLog
-from unbroken.cluster.order_log import LogEvent, OrderLog
-from unbroken.cluster.order_zookeeper import KEEP, ZooKeeperOrderLog
-from unbroken.protocol.ids import NodeId
+from unbroken.coordination.documents import connect
+from unbroken.coordination.orders.kafka import KafkaOrderLog
+from unbroken.coordination.orders.log import LogEvent, OrderLog
+from unbroken.coordination.orders.zookeeper import KEEP, ZooKeeperOrderLog
+from unbroken.protocol.values.ids import NodeId
 
 SESSION_S = 2.0
 _names = (f"orders-{os.getpid()}-{number}" for number in itertools.count())

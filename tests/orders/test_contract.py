@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from orders.members import SHARD, WAIT_S, Member, Service, order, orders
-from unbroken.cluster.order_log import NOT_FOLLOWED
+from unbroken.coordination.orders.log import NOT_FOLLOWED
 from unbroken.errors import InvariantViolation
-from unbroken.protocol.ids import ShardId
-from unbroken.protocol.orders import LeaderKnown, Order
+from unbroken.protocol.leader.orders import LeaderKnown, Order
+from unbroken.protocol.values.ids import ShardId
 
 Make = Callable[..., Member]
 CHILD = Path(__file__).with_name("child.py")

@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support import TOKEN
-from unbroken.cluster import order_kafka
-from unbroken.cluster.order_kafka import KafkaOrderLog, _Followed
-from unbroken.cluster.order_log import Delivery, LogEvent, Standing, always_room
-from unbroken.cluster.order_records import Mark, Record, Tail
-from unbroken.cluster.order_seal import RecordSeal
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.orders import LeaderKnown, Order, Ordered
+from unbroken.coordination.orders import kafka as order_kafka
+from unbroken.coordination.orders.kafka import KafkaOrderLog, _Followed
+from unbroken.coordination.orders.log import Delivery, LogEvent, Standing, always_room
+from unbroken.coordination.orders.records import Mark, Record, Tail
+from unbroken.coordination.orders.seal import RecordSeal
+from unbroken.protocol.leader.orders import LeaderKnown, Order, Ordered
+from unbroken.protocol.values.ids import ShardId, StreamId
 
 STREAM = StreamId.parse("a.0>b.0")
 SHARD = ShardId("b", 0)

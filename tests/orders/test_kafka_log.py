@@ -12,12 +12,12 @@ from kafka.broker import Broker
 from orders.members import SHARD, Member, order, orders
 from orders.services import KafkaService
 from support import TOKEN
-from unbroken.cluster.order_log import Standing
-from unbroken.cluster.order_records import Mark, Record
-from unbroken.cluster.order_seal import RecordSeal
-from unbroken.cluster.order_topics import TOPIC_SETTINGS, topic_of
-from unbroken.connectors.kafka_client import KafkaError
-from unbroken.protocol.ids import ShardId
+from unbroken.connectors.kafka.client import KafkaError
+from unbroken.coordination.orders.log import Standing
+from unbroken.coordination.orders.records import Mark, Record
+from unbroken.coordination.orders.seal import RecordSeal
+from unbroken.coordination.orders.topics import TOPIC_SETTINGS, topic_of
+from unbroken.protocol.values.ids import ShardId
 
 if TYPE_CHECKING:
     from kafka.server import Server

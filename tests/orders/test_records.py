@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orders.members import SHARD, order, orders
-from unbroken.cluster.order_log import Delivery, LogEvent, Standing
-from unbroken.cluster.order_records import WINDOW, Mark, Record, Search, Tail, judge
-from unbroken.protocol.orders import LeaderKnown, Order, Ordered, OrderRefused, OrdersLost
+from unbroken.coordination.orders.log import Delivery, LogEvent, Standing
+from unbroken.coordination.orders.records import WINDOW, Mark, Record, Search, Tail, judge
+from unbroken.protocol.leader.orders import LeaderKnown, Order, Ordered, OrderRefused, OrdersLost
 
 
 class Log:

@@ -15,11 +15,11 @@ from kazoo.exceptions import BadVersionError
 from orders.members import SHARD, Member, order, orders
 from orders.services import ZooKeeperService
 from support import TOKEN, wait_until
-from unbroken.cluster.documents import connect
-from unbroken.cluster.order_head import BATCH, Head
-from unbroken.cluster.order_log import LogEvent
-from unbroken.cluster.order_zookeeper import AWAY, ZooKeeperOrderLog
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper, serves
+from unbroken.coordination.documents import connect
+from unbroken.coordination.orders.head import BATCH, Head
+from unbroken.coordination.orders.log import LogEvent
+from unbroken.coordination.orders.zookeeper import AWAY, ZooKeeperOrderLog
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper, serves
 
 Make = Callable[..., Member]
 pytestmark = pytest.mark.servers

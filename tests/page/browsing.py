@@ -17,7 +17,7 @@ from unbroken.page.actions import Door
 from unbroken.page.app import make_app
 from unbroken.page.feed import Feed
 from unbroken.page.server import PageServer
-from unbroken.page.simulated import SimulatedFlow
+from unbroken_lab.page.simulated import SimulatedFlow
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

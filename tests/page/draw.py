@@ -10,7 +10,7 @@ from pathlib import Path
 
 from page.browsing import Stage, browser, visited
 from unbroken.page.actions import Wish
-from unbroken.page.stages import shop
+from unbroken_lab.page.stages import shop
 
 
 def draw(target: Path) -> None:

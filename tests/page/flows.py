@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from unbroken.cluster.documents import Suspicion
+from unbroken.coordination.documents import Suspicion
 from unbroken.page.snapshot import Sentence, Snapshot
-from unbroken.protocol.ids import ReplicaId
-from unbroken.protocol.layout import Layout
+from unbroken.protocol.values.ids import ReplicaId
+from unbroken.protocol.values.layout import Layout
 
 NOW_MS = 1_700_000_000_000
 

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from unbroken.connectors.files.sinks import Client
 from unbroken.connectors.generator import Generator
-from unbroken.connectors.sinks import Client
-from unbroken.flow import Dataflow
+from unbroken.flow.dataflow import Dataflow
 
 flow = Dataflow("counts", nodes=2, pulse_min="500ms")
 

@@ -13,9 +13,9 @@ from kazoo.exceptions import ConnectionLoss
 
 from page.flows import layout
 from support import TOKEN
-from unbroken.cluster.documents import Member, connect, layout_bytes, root_of
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
+from unbroken.coordination.documents import Member, connect, layout_bytes, root_of
 from unbroken.errors import Refused, UnbrokenError, Unreachable
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
 from unbroken.page.actions import Door, FlowActions, NoActions, Wish
 
 flows = (f"page-{number}" for number in itertools.count())

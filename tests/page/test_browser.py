@@ -12,8 +12,8 @@ from page import browsing
 from page.browsing import DESKTOP, PHONE, Stage, shot, visited
 from page.serving import TOKEN
 from unbroken.page.actions import Wish
-from unbroken.page.stages import SPARK, flow_of, shop
-from unbroken.sim.flows import chain
+from unbroken_lab.page.stages import SPARK, flow_of, shop
+from unbroken_lab.sim.flows import chain
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

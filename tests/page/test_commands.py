@@ -19,7 +19,7 @@ from unbroken.cli import cli
 
 def test_the_page_of_a_simulated_flow_is_served_until_it_is_told_to_end(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-m", "unbroken", "ui", "--simulated", "--replicas", "10"]
+    command = [sys.executable, "-m", "unbroken", "simulate", "page", "--replicas", "10"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path, env=environment
     ) as process:
@@ -44,8 +44,7 @@ def test_a_flow_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["ui", "--faults"], "--simulated"),
-        (["ui", "--replicas", "50"], "--simulated"),
+        (["simulate", "page", "--replicas", "5"], "10<=x<=2000"),
         (["run", __file__, "--demo", "--no-page"], "leave one of them out"),
     ],
 )
@@ -56,12 +55,13 @@ def test_options_that_do_not_go_together_are_refused(arguments: list[str], said:
 
 def test_help_has_examples() -> None:
     told = CliRunner().invoke(cli, ["ui", "--help"], env={"COLUMNS": "200"}).output
-    assert "unbroken ui --simulated" in told and "--demo" in told
+    assert "unbroken ui clicks --demo" in told
+    assert "--faults" in CliRunner().invoke(cli, ["simulate", "page", "--help"], env={"COLUMNS": "200"}).output
     assert "--page-port" in CliRunner().invoke(cli, ["run", "--help"], env={"COLUMNS": "200"}).output
 
 
 def test_what_an_update_costs_without_a_browser(monkeypatch: pytest.MonkeyPatch) -> None:
-    from unbroken.bench import page as bench
+    from unbroken_lab.experiments import page as bench
 
     monkeypatch.setattr(bench, "chromium", lambda: None)
     monkeypatch.setattr(bench, "SETTLE_MS", 3_000.0)

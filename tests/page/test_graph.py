@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unbroken.page.graph import INGRESS, Picture, Place, arranged
-from unbroken.sim.flows import tangle
+from unbroken_lab.sim.flows import tangle
 
 
 def places(*flow: Any) -> Mapping[str, Place]:

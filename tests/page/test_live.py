@@ -19,7 +19,7 @@ import pytest
 from page import browsing
 from page.browsing import shot, visited
 from support import wait_until
-from unbroken.cluster.launcher import LocalCluster
+from unbroken.local.launcher import LocalCluster
 from unbroken.page.page import PageOptions, page_of_flow, page_of_run
 
 if TYPE_CHECKING:

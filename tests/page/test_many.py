@@ -11,7 +11,7 @@ import pytest
 from page import browsing
 from page.browsing import DESKTOP, PHONE, Stage, shot, visited
 from unbroken.page.actions import Wish
-from unbroken.page.stages import many
+from unbroken_lab.page.stages import many
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

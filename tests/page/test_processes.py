@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from support import wait_until
-from unbroken.cluster.documents import Member
+from unbroken.coordination.documents import Member
 from unbroken.errors import UnbrokenError
 from unbroken.page.processes import LocalProcesses, is_here, is_node, own_addresses
 

@@ -11,9 +11,9 @@ from kazoo.client import KazooClient
 
 from page.flows import NOW_MS, layout, states, suspicion
 from support import TOKEN, wait_until
-from unbroken.cluster.documents import Member, connect, layout_bytes, root_of
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
+from unbroken.coordination.documents import Member, connect, layout_bytes, root_of
 from unbroken.errors import UnbrokenError
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
 from unbroken.page.page import PageOptions, page_of_flow
 from unbroken.page.reader import FlowReader
 

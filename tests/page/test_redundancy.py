@@ -9,7 +9,7 @@ from page.flows import NOW_MS, PLACES, dead, layout, redundancy, silent, snapsho
 from unbroken.page.redundancy import Redundancy, RedundancyWatch
 from unbroken.page.replicas import replica_views
 from unbroken.page.snapshot import Sentence, Snapshot
-from unbroken.protocol.ids import ReplicaId, ShardId
+from unbroken.protocol.values.ids import ReplicaId, ShardId
 
 BEGAN = told("first layout on a, b, c", -60_000)
 

@@ -9,7 +9,7 @@ import pytest
 from page.flows import PLACES, dead, ingress, layout, node, replica, silent, snapshot, states, suspicion
 from unbroken.page.replicas import Look, ReplicaView, replica_views, split_of
 from unbroken.page.snapshot import Snapshot
-from unbroken.protocol.ids import ReplicaId
+from unbroken.protocol.values.ids import ReplicaId
 
 
 def of(seen: Snapshot, name: str) -> ReplicaView:

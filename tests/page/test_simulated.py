@@ -11,9 +11,9 @@ import pytest
 from unbroken.errors import InvariantViolation, Refused
 from unbroken.page.actions import Wish
 from unbroken.page.feed import Feed, Known
-from unbroken.page.simulated import SimulatedFlow
-from unbroken.page.stages import SPARK, flow_of, many, shop, some_faults
-from unbroken.sim.flows import chain
+from unbroken_lab.page.simulated import SimulatedFlow
+from unbroken_lab.page.stages import SPARK, flow_of, many, shop, some_faults
+from unbroken_lab.sim.flows import chain
 
 
 class Clock:

@@ -12,7 +12,7 @@ from unbroken.page.redundancy import RedundancyWatch
 from unbroken.page.replicas import replica_views
 from unbroken.page.snapshot import Snapshot
 from unbroken.page.view import common_prefix, document
-from unbroken.protocol.ids import ShardId
+from unbroken.protocol.values.ids import ShardId
 
 
 def shown(seen: Snapshot) -> dict[str, Any]:

@@ -11,16 +11,16 @@ from typing import Any, Self
 
 from partitions.reader import Reader, start_reader
 from support import wait_until
-from unbroken.chaos.stage import Stage
-from unbroken.cluster.documents import connect, read_in_sync
-from unbroken.cluster.java import java_environment
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.cluster.processes import spawn
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
-from unbroken.protocol.ids import NodeId, ShardId
-from unbroken.protocol.ingress import InSync
-from unbroken.protocol.layout import INGRESS, Layout
+from unbroken.coordination.documents import connect, read_in_sync
+from unbroken.local.launcher import LocalCluster
+from unbroken.local.processes import spawn
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
+from unbroken.protocol.ingress.log import InSync
+from unbroken.protocol.values.ids import NodeId, ShardId
+from unbroken.protocol.values.layout import INGRESS, Layout
+from unbroken.spark.java import java_environment
 from unbroken.testing.partitions import Partitions
+from unbroken_lab.chaos.stage import Stage
 
 ZOOKEEPER = "zookeeper"
 CLIENT = "client"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from unbroken.client import Result
-from unbroken.protocol.ids import ShardId
+from unbroken.protocol.values.ids import ShardId
 
 BATCH = 200
 KEYS = 7

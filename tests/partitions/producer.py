@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from support import wait_until
-from unbroken.bench.interrupted import Stream
-from unbroken.cluster.processes import OwnedProcess, spawn, tail
+from unbroken.client import PushClient
+from unbroken.client.push import _Answer, _Batch
 from unbroken.errors import UnbrokenError
-from unbroken.push_client import PushClient, _Answer, _Batch
+from unbroken.local.processes import OwnedProcess, spawn, tail
 from unbroken.transport.auth import read_token
+from unbroken_lab.experiments.interrupted import Stream
 
 RATE = 20
 LEAST_ROWS = 4

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from support import wait_until
 from unbroken.client import Event, Result, subscribe
-from unbroken.cluster.processes import OwnedProcess, spawn, tail
+from unbroken.local.processes import OwnedProcess, spawn, tail
 
 LENGTH = struct.Struct(">Q")
 

@@ -15,7 +15,7 @@ from partitions.cluster import RESULTS_S, PartitionedFlow
 from partitions.cut_flow import SINK, TOTALS, complaints, flow_text
 from partitions.namespaces import Network, available
 from support import wait_until
-from unbroken.protocol.ids import ShardId
+from unbroken.protocol.values.ids import ShardId
 from unbroken.testing.partitions import Partitions
 from unbroken.testing.proxies import Proxies
 

@@ -18,7 +18,7 @@ from partitions.producer import Producer, start_producer
 from partitions.reader import Reader
 from support import wait_until
 from unbroken.client import Reconciled, Result, Undo
-from unbroken.protocol.ids import NodeId
+from unbroken.protocol.values.ids import NodeId
 from unbroken.testing.partitions import Partitions
 from unbroken.testing.proxies import Proxies
 
@@ -34,7 +34,7 @@ TEXT = """
 from pyspark.sql import functions as F
 
 from unbroken import Availability, Client, Dataflow, Push
-from unbroken.bench.interrupted import Interrupted, Stream
+from unbroken_lab.experiments.interrupted import Interrupted, Stream
 
 flow = Dataflow(
     "pushing", nodes=2, replicas=2, ordering="bucket", bucket="1s", pulse_min=200, pulse_start=200, pulse_max=400

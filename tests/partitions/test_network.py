@@ -17,7 +17,7 @@ import pytest
 from partitions import namespaces
 from partitions.namespaces import Network, available
 from support import wait_until
-from unbroken.cluster.processes import spawn
+from unbroken.local.processes import spawn
 from unbroken.testing.partitions import HERE, Partitions
 from unbroken.testing.proxies import Proxies
 

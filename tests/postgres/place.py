@@ -11,7 +11,7 @@ import psycopg
 
 from delivering import IDENTITY
 from postgres.pg_server import Server
-from unbroken.connectors.postgres import PostgreSQL, PostgresWriter
+from unbroken.connectors.postgres.sink import PostgreSQL, PostgresWriter
 
 
 @dataclass

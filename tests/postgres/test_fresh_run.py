@@ -9,9 +9,9 @@ import pytest
 
 from delivering import guess, header, tentative, unit
 from postgres.place import Place
-from unbroken.connectors.postgres import PostgresWriter
+from unbroken.connectors.postgres.sink import PostgresWriter
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.run import Run
+from unbroken.protocol.values.run import Run
 
 OLD, UNASKED, NEW = Run("old"), Run("new"), Run("new", frozenset({"old"}))
 BEHIND_MS = -30_000

@@ -17,7 +17,7 @@ import pytest
 from delivering import STREAM, Deliverer, Orders, deliver, guess, header, tentative, unit
 from postgres.place import Place
 from support import wait_until
-from unbroken.connectors.postgres import PostgresWriter
+from unbroken.connectors.postgres.sink import PostgresWriter
 from unbroken.errors import UnbrokenError
 
 OTHER = "totals.1>out.0"

@@ -14,8 +14,7 @@ from protocol.sim_programs import Lane, Programs, generation_asked, lane_of
 from protocol.sim_sinks import OnceSink
 from protocol.sim_store import Store, Write
 from unbroken.protocol.events import Event, LinkUp, Started, Tick
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Entry, InSync, ProposeInSync
+from unbroken.protocol.ingress.log import Entry, InSync, ProposeInSync
 from unbroken.protocol.instructions import (
     AbandonFetch,
     AnswerGate,
@@ -50,10 +49,11 @@ from unbroken.protocol.instructions import (
     Suspect,
     Trust,
 )
-from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
-from unbroken.protocol.node import NodeProtocol
+from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.settings import ProtocolSettings
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Layout, Topology, chained_placement
+from unbroken.protocol.values.units import UnitHeader
 
 SETTINGS = ProtocolSettings(
     pulse_min_ms=20,

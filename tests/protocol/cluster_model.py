@@ -19,11 +19,11 @@ from protocol.sim_orders import led_reference
 from protocol.sim_programs import Lane, generation_asked, lane_of, layout_asked
 from protocol.sim_sinks import OnceSink
 from unbroken.protocol.events import PushArrived, QueryFailed, ReplicaStopped, SinkFailed
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of, segment_of
-from unbroken.protocol.ingress import ProposeInSync
-from unbroken.protocol.layout import INGRESS
-from unbroken.protocol.replica import RESTARTS
-from unbroken.protocol.strategy import Ha
+from unbroken.protocol.ingress.log import ProposeInSync
+from unbroken.protocol.replica.replica import RESTARTS
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of, segment_of
+from unbroken.protocol.values.layout import INGRESS
+from unbroken.protocol.values.strategy import Ha
 
 __all__ = ["Action", "Cluster"]
 

@@ -33,12 +33,12 @@ from unbroken.protocol.events import (
     Tick,
     UnitArrived,
 )
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Entry, InSync, ProposeInSync
+from unbroken.protocol.ingress.log import Entry, InSync, ProposeInSync
 from unbroken.protocol.instructions import Lead, PollSources, Publish
-from unbroken.protocol.layout import Layout
-from unbroken.protocol.orders import OrderRefused
-from unbroken.protocol.upgrade import coming_shards
+from unbroken.protocol.leader.orders import OrderRefused
+from unbroken.protocol.placement.upgrade import coming_shards
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import Layout
 
 Action = tuple[Any, ...]
 """What can happen next: the name of a ``do_`` method and its arguments."""

@@ -19,10 +19,8 @@ from protocol.sim_buckets import bucket_body, bucketed_reference, buckets_of
 from protocol.sim_disk import ReplicaDisk
 from protocol.sim_programs import Lane, lane_of
 from protocol.sim_tentative import TentativeSink, home_shard, is_fork, is_tentative, run_fork
-from unbroken.protocol.consistency import Consistency, Policy
 from unbroken.protocol.events import Event, Produced, QueryFailed, SinkDelivered, UnitArrived
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Entry
+from unbroken.protocol.ingress.log import Entry
 from unbroken.protocol.instructions import (
     Deliver,
     DropOutbox,
@@ -38,10 +36,12 @@ from unbroken.protocol.instructions import (
     StoreUnit,
     UndoReplica,
 )
-from unbroken.protocol.layout import Topology
 from unbroken.protocol.settings import ProtocolSettings
-from unbroken.protocol.units import UnitHeader
-from unbroken.protocol.watch import Watch
+from unbroken.protocol.tentative.missing_input import Watch
+from unbroken.protocol.values.consistency import Consistency, Policy
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import Topology
+from unbroken.protocol.values.units import UnitHeader
 
 DIRECTIONS = ("messages", "units", "both")
 

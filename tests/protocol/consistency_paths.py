@@ -17,9 +17,9 @@ from protocol.consistency_model import AvailableCluster
 from protocol.consistency_schedules import UNENDING, Choose, pick_availability, shapes
 from protocol.sim_programs import Lane, lane_of
 from protocol.sim_tentative import Reached
-from unbroken.protocol.consistency import Policy, Reconcile
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.values.consistency import Policy, Reconcile
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS
 
 
 class Path(IntEnum):

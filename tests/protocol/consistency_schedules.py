@@ -10,8 +10,8 @@ from typing import Any
 from protocol.cluster_effects import SETTINGS
 from protocol.consistency_model import AvailableCluster
 from protocol.model_parts import DELAY, diamond, join
-from unbroken.protocol.consistency import Availability, Policy, Reconcile
-from unbroken.protocol.layout import INGRESS, Topology
+from unbroken.protocol.values.consistency import Availability, Policy, Reconcile
+from unbroken.protocol.values.layout import INGRESS, Topology
 
 Choose = Callable[[int], int]
 

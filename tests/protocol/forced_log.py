@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from unbroken.protocol.ids import NodeId
-from unbroken.protocol.ingress import IngressInstruction, IngressLog, IngressMessage
+from unbroken.protocol.ingress.log import IngressInstruction, IngressLog, IngressMessage
+from unbroken.protocol.values.ids import NodeId
 
 
 class ForcedLog(IngressLog):

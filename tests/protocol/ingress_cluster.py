@@ -6,8 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from unbroken.protocol.ids import NodeId
-from unbroken.protocol.ingress import (
+from unbroken.protocol.ingress.log import (
     Admission,
     Commit,
     CopyAgain,
@@ -21,6 +20,7 @@ from unbroken.protocol.ingress import (
     ProposeInSync,
     Tell,
 )
+from unbroken.protocol.values.ids import NodeId
 
 Action = tuple[Any, ...]
 Pair = tuple[NodeId, NodeId]

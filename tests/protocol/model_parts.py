@@ -8,13 +8,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.sim_disk import ReplicaDisk
-from unbroken.protocol.consistency import Reconcile
-from unbroken.protocol.cuts import Cut
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.protocol.messages import Message
-from unbroken.protocol.strategy import Ha, Strategy
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.replica.cuts import Cut
+from unbroken.protocol.values.consistency import Reconcile
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Topology
+from unbroken.protocol.values.strategy import Ha, Strategy
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 
 def mix(*parts: object) -> int:

@@ -21,11 +21,9 @@ from typing import Any, TypeVar
 
 from protocol.cluster_model import Cluster
 from protocol.schedules import pick_cluster, pick_fault
-from unbroken.protocol.consistency import Consistency
 from unbroken.protocol.events import Event, GateAsked, PinAsked, Received, UnitArrived
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, Entry, Held, JoinLog, JoinRefused, Recall, Tip
-from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.ingress.log import Append, AppendAck, Entry, Held, JoinLog, JoinRefused, Recall, Tip
+from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.messages import (
     Ack,
     Claim,
@@ -44,10 +42,12 @@ from unbroken.protocol.messages import (
     Subscribe,
     Unsubscribe,
 )
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.rebuilt import Rebuilt
-from unbroken.protocol.replica import SegmentReplica
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.repair.rebuilt_state import Rebuilt
+from unbroken.protocol.replica.replica import SegmentReplica
+from unbroken.protocol.values.consistency import Consistency
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 T = TypeVar("T")
 

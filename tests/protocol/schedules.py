@@ -10,10 +10,10 @@ from dataclasses import replace
 from protocol.cluster_effects import SETTINGS
 from protocol.cluster_model import Action, Cluster
 from protocol.model_parts import DELAY, chain, diamond, join
-from unbroken.protocol.ids import NodeId, StreamId
-from unbroken.protocol.layout import INGRESS, Topology
 from unbroken.protocol.settings import ProtocolSettings
-from unbroken.protocol.strategy import Ha, Strategy
+from unbroken.protocol.values.ids import NodeId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Topology
+from unbroken.protocol.values.strategy import Ha, Strategy
 
 FAULT_CHANCE = 0.03
 MOST_SAFE = 3

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from protocol.model_parts import State, memory_of, no_rows, result_of, run_batch, source_unit
 from protocol.sim_programs import Lane, lane_of, pulse_body
-from unbroken.protocol.cuts import TOGETHER
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.ingress import Entry
-from unbroken.protocol.layout import Topology
+from unbroken.protocol.ingress.log import Entry
+from unbroken.protocol.replica.cuts import TOGETHER
+from unbroken.protocol.values.ids import ShardId, StreamId
+from unbroken.protocol.values.layout import Topology
 
 
 def bucket_body(number: int) -> bytes:

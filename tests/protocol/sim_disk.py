@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unbroken.protocol.cuts import Cut
-from unbroken.protocol.ids import ReplicaId, StreamId
-from unbroken.protocol.ingress import Admission, Entry
+from unbroken.protocol.ingress.log import Admission, Entry
 from unbroken.protocol.instructions import PinState
-from unbroken.protocol.layout import INGRESS
-from unbroken.protocol.rebuilt import Rebuilt
-from unbroken.protocol.recovery import LogState, ReplicaState, StoredUnits
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.repair.rebuilt_state import Rebuilt
+from unbroken.protocol.replica.cuts import Cut
+from unbroken.protocol.replica.recovery import LogState, ReplicaState, StoredUnits
+from unbroken.protocol.values.ids import ReplicaId, StreamId
+from unbroken.protocol.values.layout import INGRESS
+from unbroken.protocol.values.units import UnitHeader
 
 Units = dict[tuple[StreamId, int], tuple[UnitHeader, int]]
 """Files of units: (stream, number) to header and content."""

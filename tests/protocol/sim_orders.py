@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from protocol.model_parts import State, result_of, run_batch, source_unit
 from protocol.sim_programs import Lane, lane_of
-from unbroken.protocol.ids import NodeId, ShardId, StreamId
-from unbroken.protocol.ingress import Entry
+from unbroken.protocol.ingress.log import Entry
 from unbroken.protocol.instructions import Lead, Publish
-from unbroken.protocol.layout import Topology
-from unbroken.protocol.orders import LeaderKnown, Order, Ordered, OrderRefused
+from unbroken.protocol.leader.orders import LeaderKnown, Order, Ordered, OrderRefused
+from unbroken.protocol.values.ids import NodeId, ShardId, StreamId
+from unbroken.protocol.values.layout import Topology
 
 
 @dataclass

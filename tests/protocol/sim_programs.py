@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from protocol.model_parts import State, memory_of, result_of, run_batch, source_unit
-from unbroken.program import Program, merged
-from unbroken.protocol.ids import ShardId, StreamId, part_of, segment_of
-from unbroken.protocol.ingress import Entry
-from unbroken.protocol.layout import Topology
+from unbroken.flow.program import Program, merged
+from unbroken.protocol.ingress.log import Entry
+from unbroken.protocol.values.ids import ShardId, StreamId, part_of, segment_of
+from unbroken.protocol.values.layout import Topology
 
 Lane = tuple[str, int, ShardId]
 """What a sink takes for one stream, whichever generation produces it: segment, index of its shard, sink."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from protocol.sim_programs import Programs
-from unbroken.protocol.controller import Decision, Situation, next_layout
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
-from unbroken.protocol.ingress import InSync, ProposeInSync
+from unbroken.protocol.ingress.log import InSync, ProposeInSync
 from unbroken.protocol.instructions import GiveUp, ReportCaughtUp, ReportSwitched, StopReplica
-from unbroken.protocol.layout import Layout
-from unbroken.protocol.upgrade import next_generation
+from unbroken.protocol.placement.controller import Decision, Situation, next_layout
+from unbroken.protocol.placement.upgrade import next_generation
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.values.layout import Layout
 
 Write = ProposeInSync | StopReplica | GiveUp | ReportCaughtUp | ReportSwitched
 """What a node writes into the store."""

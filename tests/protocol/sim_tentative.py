@@ -6,10 +6,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from protocol.model_parts import FakeSpark, Sink, digest_of, mix
-from unbroken.protocol.fork import Fork
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId, fork_of, home_of
-from unbroken.protocol.layout import Topology
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.tentative.fork import Fork
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId, fork_of, home_of
+from unbroken.protocol.values.layout import Topology
+from unbroken.protocol.values.units import UnitHeader
 
 
 def is_fork(replica: ReplicaId) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from protocol.model_parts import chain
-from unbroken.protocol.absence import ABSENCE_S, Absence, out_of_office
-from unbroken.protocol.controller import Situation, next_layout
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.layout import chained_placement
+from unbroken.protocol.placement.absence import ABSENCE_S, Absence, out_of_office
+from unbroken.protocol.placement.controller import Situation, next_layout
+from unbroken.protocol.values.ids import ReplicaId, ShardId
+from unbroken.protocol.values.layout import chained_placement
 
 DISKS = {"a": "disk-a", "b": "disk-b", "c": "disk-c"}
 TOPOLOGY = chain((1,))

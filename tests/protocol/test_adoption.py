@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from protocol.model_parts import chain
 from unbroken.errors import Refused
-from unbroken.protocol.adoption import DiskReport, LogEnd, adopt
-from unbroken.protocol.controller import Situation, next_layout
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.ingress import InSync
-from unbroken.protocol.layout import INGRESS, Layout, chained_placement
-from unbroken.protocol.pausing import Pause
+from unbroken.protocol.ingress.log import InSync
+from unbroken.protocol.ingress.pause import Pause
+from unbroken.protocol.placement.adoption import DiskReport, LogEnd, adopt
+from unbroken.protocol.placement.controller import Situation, next_layout
+from unbroken.protocol.values.ids import ReplicaId, ShardId
+from unbroken.protocol.values.layout import INGRESS, Layout, chained_placement
 
 TOPOLOGY = chain((2,))
 DISKS = {"a": "disk-a", "b": "disk-b", "c": "disk-c"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from unbroken.protocol.avoidance import AVOID_S, DOUBT_S, LONGEST_AVOID_S, Avoidance
-from unbroken.protocol.ids import ShardId
+from unbroken.protocol.placement.backoff import AVOID_S, DOUBT_S, LONGEST_AVOID_S, Avoidance
+from unbroken.protocol.values.ids import ShardId
 
 PLACE = (ShardId("sums", 0), "a")
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from protocol.model_parts import chain
 from protocol.test_node import INPUT, MINE, SIBLING, ask, node, unit
 from unbroken.protocol.events import Event, LinkLost, Produced, Received, Tick, UnitArrived
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.layout import chained_placement
+from unbroken.protocol.ingress.backpressure import slowest
+from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.messages import Ack, Ping, Progress
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.pace import slowest
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import ReplicaId, ShardId
+from unbroken.protocol.values.layout import chained_placement
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 
 def looks(node: NodeProtocol, event: Event, now_ms: float) -> bool:

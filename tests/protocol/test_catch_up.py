@@ -6,15 +6,15 @@ import pytest
 
 from protocol.model_parts import chain
 from unbroken.errors import InvariantViolation
-from unbroken.protocol.catchup import RETRY_MS, CatchUp, Phase, Promise
-from unbroken.protocol.feeds import LONGEST_PATIENCE, Feed
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.instructions import DropOutbox, GiveUp, Report, Send
-from unbroken.protocol.layout import Layout, chained_placement
 from unbroken.protocol.messages import Ack, Claim, Claimed, Subscribe, Unsubscribe
-from unbroken.protocol.outboxes import Outboxes, snapshot_of
-from unbroken.protocol.recovery import StoredUnits
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.output.outboxes import Outboxes, snapshot_of
+from unbroken.protocol.repair.catchup import RETRY_MS, CatchUp, Phase, Promise
+from unbroken.protocol.replica.feeds import LONGEST_PATIENCE, Feed
+from unbroken.protocol.replica.recovery import StoredUnits
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import Layout, chained_placement
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 SHARD = ShardId("s0", 0)
 STREAM = StreamId(ShardId("source", 0), SHARD)

@@ -16,12 +16,12 @@ from protocol.cluster_model import Action
 from protocol.model_parts import chain, diamond, join
 from protocol.schedules import run_schedule, schedules
 from protocol.whole_model import WholeCluster, copy_on, pick_copies, segments_of
-from unbroken.protocol.catchup import Phase
-from unbroken.protocol.controller import Decision, Situation, first_layout, next_layout
 from unbroken.protocol.events import Received
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
 from unbroken.protocol.messages import Missing
+from unbroken.protocol.placement.controller import Decision, Situation, first_layout, next_layout
+from unbroken.protocol.repair.catchup import Phase
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Layout, Topology, chained_placement
 
 CHAIN = replace(chain((1, 2)), whole=True)
 S0, S1 = ShardId("s0", 0), ShardId("s1", 0)

@@ -28,7 +28,7 @@ from protocol.consistency_schedules import (
 )
 from protocol.model_parts import join
 from protocol.schedules import run_schedule, schedules
-from unbroken.protocol.consistency import Availability, Policy, Reconcile
+from unbroken.protocol.values.consistency import Availability, Policy, Reconcile
 
 EXAMPLES = (0, 1, 3, 4, 5, 8)
 """Schedules in which all that matters is known to happen; of others it is only checked what comes of them."""

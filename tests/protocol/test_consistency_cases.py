@@ -12,12 +12,12 @@ from protocol.consistency_paths import StaticCluster
 from protocol.consistency_schedules import UNENDING, join_of_two
 from protocol.model_parts import DELAY, join
 from protocol.sim_tentative import is_fork
-from unbroken.protocol.consistency import Availability, Consistency, Policy, Reconcile
 from unbroken.protocol.events import Received
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.instructions import Send, SendUnit
-from unbroken.protocol.layout import Topology
 from unbroken.protocol.messages import Health, Subscribe, Unsubscribe
+from unbroken.protocol.values.consistency import Availability, Consistency, Policy, Reconcile
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import Topology
 
 X_MS = 200.0
 PATIENCE_MS = 100.0

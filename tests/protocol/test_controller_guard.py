@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.model_parts import chain, diamond
-from unbroken.protocol.controller import Decision, Situation, next_layout
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
-from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
+from unbroken.protocol.placement.controller import Decision, Situation, next_layout
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.values.layout import INGRESS, Layout, Topology, chained_placement
 
 S0 = ShardId("s0", 0)
 A, B = ReplicaId(S0, 1), ReplicaId(S0, 0)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.ingress.buckets import BucketRule, Step
-from unbroken.protocol.cut_clock import LEAP_MS, SLEW, STEP_MS, ClockLeap, ClockStep, CutClock
+from unbroken.node.ingress.buckets import BucketRule, Step
+from unbroken.protocol.ingress.cut_clock import LEAP_MS, SLEW, STEP_MS, ClockLeap, ClockStep, CutClock
 
 HOUR_MS = 3_600_000.0
 T = 1_700_000_000_000

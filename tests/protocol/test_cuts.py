@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.protocol.cuts import Gate, PulseCuts, Reach
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.inbox import Inbox
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.replica.cuts import Gate, PulseCuts, Reach
+from unbroken.protocol.replica.inbox import Inbox
+from unbroken.protocol.values.ids import ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 LEFT = StreamId(ShardId("l", 0), ShardId("j", 0))
 RIGHT = StreamId(ShardId("r", 0), ShardId("j", 0))

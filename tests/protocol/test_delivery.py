@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unbroken.protocol.delivery import HedgedDelivery
+from unbroken.protocol.output.hedged_delivery import HedgedDelivery
 
 
 def test_the_first_replica_delivers_at_once_and_in_order() -> None:

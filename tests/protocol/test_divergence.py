@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from protocol.cluster_model import Cluster
 from protocol.model_parts import chain
-from unbroken.protocol.divergence import REMEMBERED, DigestBook
 from unbroken.protocol.events import PinAsked, Received
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.instructions import RefusePin, SendUnit
 from unbroken.protocol.messages import Subscribe
-from unbroken.protocol.units import Digest
+from unbroken.protocol.output.divergence import REMEMBERED, DigestBook
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest
 
 SHARD = ShardId("s0", 0)
 STREAM = StreamId(SHARD, ShardId("sink", 0))

@@ -13,7 +13,7 @@ from protocol.cluster_effects import SETTINGS
 from protocol.cluster_model import Cluster
 from protocol.model_parts import chain, diamond, join
 from protocol.schedules import pick_cluster, run_schedule, schedules
-from unbroken.protocol.layout import Topology
+from unbroken.protocol.values.layout import Topology
 
 Choice = st.integers(0, 2**16)
 

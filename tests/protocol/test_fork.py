@@ -7,14 +7,14 @@ from typing import Any, cast
 import pytest
 
 from protocol.watching import FORK, LEFT, RIGHT, RIGHT_FORKED, replica, stable, tentative, watch_on
-from unbroken.protocol.consistency import Availability
-from unbroken.protocol.cuts import FOLDED
 from unbroken.protocol.events import GateAsked
-from unbroken.protocol.fork import Fork
-from unbroken.protocol.forking import Forking
-from unbroken.protocol.ids import StreamId
 from unbroken.protocol.instructions import AnswerGate, FeedFork
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.replica.cuts import FOLDED
+from unbroken.protocol.tentative.fork import Fork
+from unbroken.protocol.tentative.forks import Forking
+from unbroken.protocol.values.consistency import Availability
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.units import UnitHeader
 
 MISSING = frozenset({RIGHT})
 

@@ -9,8 +9,8 @@ import pytest
 from protocol.cluster_model import Cluster
 from protocol.model_parts import chain, diamond, join
 from protocol.schedules import run_schedule, schedules
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
-from unbroken.protocol.layout import INGRESS, Topology
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.values.layout import INGRESS, Topology
 
 PULSES = 10
 OLD, NEW = ShardId("s1", 0), ShardId("s1@2", 0)

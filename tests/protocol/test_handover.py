@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from protocol.model_parts import chain
 from protocol.sim_programs import Programs
-from unbroken.protocol.handover import LINGER_UNITS, Handover
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.instructions import DropOutbox, ReportSwitched
-from unbroken.protocol.layout import Layout, Topology, chained_placement
-from unbroken.protocol.outboxes import Outboxes
-from unbroken.protocol.recovery import StoredUnits
-from unbroken.protocol.sinks import SinkSide
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.output.generation_switch import LINGER_UNITS, Handover
+from unbroken.protocol.output.outboxes import Outboxes
+from unbroken.protocol.output.sinks import SinkSide
+from unbroken.protocol.replica.recovery import StoredUnits
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import Layout, Topology, chained_placement
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 SINK = ShardId("sink", 0)
 OLD, NEW = StreamId(ShardId("s0", 0), SINK), StreamId(ShardId("s0@2", 0), SINK)

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from protocol.model_parts import chain
 from unbroken.protocol.events import FetchFailed, LayoutChanged, LinkUp, Received, Started, StateArrived, Tick
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import InSync
+from unbroken.protocol.ingress.log import InSync
 from unbroken.protocol.instructions import FetchState, Instruction, Report, Send, SendUnit, StartReplica
-from unbroken.protocol.layout import Layout, chained_placement
+from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.messages import Ack, Claimed, Offer, Subscribe
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.recovery import ReplicaState, StoredUnits
+from unbroken.protocol.replica.recovery import ReplicaState, StoredUnits
 from unbroken.protocol.settings import ProtocolSettings
-from unbroken.protocol.strategy import Ha, Strategy
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import Layout, chained_placement
+from unbroken.protocol.values.strategy import Ha, Strategy
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 SOURCE, SHARD, SINK = ShardId("source", 0), ShardId("s0", 0), ShardId("sink", 0)
 INPUT, OUTPUT = StreamId(SOURCE, SHARD), StreamId(SHARD, SINK)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 PARTS = st.from_regex(r"[a-z][a-z0-9_.-]{0,10}", fullmatch=True)
 SHARDS = st.builds(ShardId, PARTS, st.integers(0, 99))

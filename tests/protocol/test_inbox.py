@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from unbroken.errors import InvariantViolation
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.inbox import AHEAD_LIMIT, Arrival, Inbox
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.replica.inbox import AHEAD_LIMIT, Arrival, Inbox
+from unbroken.protocol.values.ids import ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 STREAM = StreamId(ShardId("a", 0), ShardId("b", 0))
 

@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.inbox import AHEAD_LIMIT, RECENT_UNITS, Arrival, Inbox
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.replica.inbox import AHEAD_LIMIT, RECENT_UNITS, Arrival, Inbox
+from unbroken.protocol.values.ids import ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 STREAM = StreamId(ShardId("a", 0), ShardId("b", 0))
 

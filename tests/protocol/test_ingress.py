@@ -8,8 +8,8 @@ import pytest
 
 from protocol.forced_log import ForcedLog
 from unbroken.errors import InvariantViolation
-from unbroken.protocol import ingress_learners
-from unbroken.protocol.ingress import (
+from unbroken.protocol.ingress import learners as ingress_learners
+from unbroken.protocol.ingress.log import (
     Admission,
     Append,
     AppendAck,

@@ -8,8 +8,7 @@ import pytest
 
 from protocol.forced_log import ForcedLog
 from unbroken.errors import InvariantViolation
-from unbroken.protocol.ids import NodeId
-from unbroken.protocol.ingress import (
+from unbroken.protocol.ingress.log import (
     Append,
     AppendAck,
     Commit,
@@ -26,6 +25,7 @@ from unbroken.protocol.ingress import (
     Tell,
     Tip,
 )
+from unbroken.protocol.values.ids import NodeId
 
 PAIR = InSync(1, "a", frozenset("ab"), 0)
 TRIO = InSync(1, "a", frozenset("abc"), 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from protocol.ingress_cluster import IngressCluster
-from unbroken.protocol import ingress_learners
+from unbroken.protocol.ingress import learners as ingress_learners
 
 
 @pytest.fixture(autouse=True, scope="module")

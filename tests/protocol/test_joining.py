@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from protocol.model_parts import chain
-from unbroken.protocol.catchup import Phase
 from unbroken.protocol.events import (
     FetchFailed,
     GateAsked,
@@ -17,8 +16,7 @@ from unbroken.protocol.events import (
     StateArrived,
     UnitArrived,
 )
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Admission, InSync, ProposeInSync
+from unbroken.protocol.ingress.log import Admission, InSync, ProposeInSync
 from unbroken.protocol.instructions import (
     AbandonFetch,
     DropOutbox,
@@ -34,12 +32,14 @@ from unbroken.protocol.instructions import (
     StartReplica,
     StopReplica,
 )
-from unbroken.protocol.layout import INGRESS, Layout, chained_placement
+from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.messages import Ack, Claim, Claimed, Missing, Progress, Serving, Subscribe
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.recovery import LogState, ReplicaState, StoredUnits
+from unbroken.protocol.repair.catchup import Phase
+from unbroken.protocol.replica.recovery import LogState, ReplicaState, StoredUnits
 from unbroken.protocol.settings import ProtocolSettings
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Layout, chained_placement
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 SOURCE, SHARD, SINK = ShardId("source", 0), ShardId("s0", 0), ShardId("sink", 0)
 INPUT, OUTPUT = StreamId(SOURCE, SHARD), StreamId(SHARD, SINK)

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from protocol.cluster_effects import SETTINGS
 from protocol.cluster_model import Cluster
 from protocol.model_parts import DELAY, chain
-from unbroken.protocol import outboxes, upstream
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.layout import INGRESS, Layout, Topology
-from unbroken.protocol.levels import needed_levels
-from unbroken.protocol.outbox import Outbox
-from unbroken.protocol.rebuilt import FROM_THE_FIRST, Rebuilt, merged
-from unbroken.protocol.strategy import STATELESS, Ha, Strategy
+from unbroken.protocol.output import outboxes
+from unbroken.protocol.output.acknowledgement_levels import needed_levels
+from unbroken.protocol.output.outbox import Outbox
+from unbroken.protocol.repair import upstream_backup as upstream
+from unbroken.protocol.repair.rebuilt_state import FROM_THE_FIRST, Rebuilt, merged
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Layout, Topology
+from unbroken.protocol.values.strategy import STATELESS, Ha, Strategy
 
 PULSES = 40
 WINDOW = DELAY + 40.0

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from protocol.model_parts import chain, diamond, join
 from unbroken.errors import InvariantViolation
-from unbroken.protocol.controller import Decision, NoLayout, Situation, first_layout, next_layout
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
+from unbroken.protocol.placement.controller import Decision, NoLayout, Situation, first_layout, next_layout
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Layout, Topology, chained_placement
 
 S0, S1 = ShardId("s0", 0), ShardId("s1", 0)
 DISKS = {name: f"disk {name}" for name in "abcde"}

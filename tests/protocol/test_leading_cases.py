@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from protocol.model_parts import join
-from unbroken.protocol.cuts import LeaderCuts, PulseCuts, Reach
 from unbroken.protocol.events import GateAsked, LinkLost, LinkUp, Tick, UnitArrived
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.inbox import Inbox
-from unbroken.protocol.ingress import InSync
+from unbroken.protocol.ingress.log import InSync
 from unbroken.protocol.instructions import AnswerGate, Instruction, Lead, Publish, Send, StopReplica
-from unbroken.protocol.layout import INGRESS, chained_placement
-from unbroken.protocol.leading import AHEAD
+from unbroken.protocol.leader.leadership import AHEAD
+from unbroken.protocol.leader.orders import LeaderKnown, Order, Ordered, OrderRefused, OrdersLost
+from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.messages import Subscribe
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.orders import LeaderKnown, Order, Ordered, OrderRefused, OrdersLost
-from unbroken.protocol.recovery import ReplicaState
+from unbroken.protocol.replica.cuts import LeaderCuts, PulseCuts, Reach
+from unbroken.protocol.replica.inbox import Inbox
+from unbroken.protocol.replica.recovery import ReplicaState
 from unbroken.protocol.settings import ProtocolSettings
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, chained_placement
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 SHARD = ShardId("join", 0)
 LEFT, RIGHT = StreamId(ShardId("left", 0), SHARD), StreamId(ShardId("right", 0), SHARD)

@@ -24,8 +24,7 @@ from unbroken.protocol.events import (
     UnitArrived,
     UnitDamaged,
 )
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, Held, InSync, JoinLog, ProposeInSync, Tip
+from unbroken.protocol.ingress.log import Append, AppendAck, Held, InSync, JoinLog, ProposeInSync, Tip
 from unbroken.protocol.instructions import (
     AnswerGate,
     CommitEntry,
@@ -40,13 +39,14 @@ from unbroken.protocol.instructions import (
     StopReplica,
     StoreUnit,
 )
-from unbroken.protocol.layout import INGRESS, Topology, chained_placement
+from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.messages import Ack, Delivered, DigestNote, Progress, Serving, Subscribe
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.recovery import ReplicaState
+from unbroken.protocol.replica.recovery import ReplicaState
+from unbroken.protocol.replica.reports import SINK_BACKLOG
 from unbroken.protocol.settings import ProtocolSettings
-from unbroken.protocol.standing import SINK_BACKLOG
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Topology, chained_placement
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 SOURCE, SHARD, SINK = ShardId("source", 0), ShardId("s0", 0), ShardId("sink", 0)
 INPUT, OUTPUT = StreamId(SOURCE, SHARD), StreamId(SHARD, SINK)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from unbroken.errors import InvariantViolation
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.inbox import AHEAD_LIMIT
-from unbroken.protocol.outbox import SEND_WINDOW, Outbox
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.output.outbox import SEND_WINDOW, Outbox
+from unbroken.protocol.replica.inbox import AHEAD_LIMIT
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 STREAM = StreamId(ShardId("a", 0), ShardId("b", 0))
 FAST, SLOW = ReplicaId(STREAM.consumer, 0), ReplicaId(STREAM.consumer, 1)

@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.outbox import SEND_WINDOW, Outbox
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.output.outbox import SEND_WINDOW, Outbox
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 STREAM = StreamId(ShardId("a", 0), ShardId("b", 0))
 CONSUMERS = [ReplicaId(STREAM.consumer, i) for i in range(3)]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from protocol.consistency_schedules import join_of_two
 from protocol.model_parts import diamond
 from unbroken.protocol.events import Produced, Received, Tick
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Held, InSync, ProposeInSync, Tip
-from unbroken.protocol.layout import INGRESS, Topology, chained_placement
+from unbroken.protocol.ingress.backpressure import BEHIND, LEFT_MS, slowest
+from unbroken.protocol.ingress.log import Held, InSync, ProposeInSync, Tip
+from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.messages import Progress
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.pace import BEHIND, LEFT_MS, slowest
-from unbroken.protocol.recovery import ReplicaState
+from unbroken.protocol.replica.recovery import ReplicaState
 from unbroken.protocol.settings import ProtocolSettings
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Topology, chained_placement
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 JOIN, DIAMOND = join_of_two(), diamond()
 """left > a, right > b, (a, b) > join > last, and source > a > (b, c) > d; two replicas of each."""

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from protocol.model_parts import chain
 from protocol.watching import LEFT, RIGHT, ask, process, replica, stable, watch_on
-from unbroken.protocol.consistency import Availability, Consistency
-from unbroken.protocol.controller import Situation, next_layout
 from unbroken.protocol.events import SourcesPolled
-from unbroken.protocol.ingress import IngressLog, InSync
+from unbroken.protocol.ingress.log import IngressLog, InSync
+from unbroken.protocol.ingress.pause import REST_MS, Pause, Rest, rest_of
+from unbroken.protocol.ingress.pulse import AdaptivePulse
+from unbroken.protocol.ingress.sources import SourceSide
 from unbroken.protocol.instructions import PollSources
-from unbroken.protocol.layout import Layout, Topology, chained_placement
-from unbroken.protocol.pausing import REST_MS, Pause, Rest, rest_of
-from unbroken.protocol.pulse import AdaptivePulse
-from unbroken.protocol.sources import SourceSide
-from unbroken.protocol.watch import Watch
+from unbroken.protocol.placement.controller import Situation, next_layout
+from unbroken.protocol.tentative.missing_input import Watch
+from unbroken.protocol.values.consistency import Availability, Consistency
+from unbroken.protocol.values.layout import Layout, Topology, chained_placement
 
 TOPOLOGY = chain((1,))
 DISKS = {"a": "disk a", "b": "disk b"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from unbroken.protocol.pulse import (
+from unbroken.protocol.ingress.pulse import (
     EASE,
     EASE_EVERY_MS,
     EASE_MORE,

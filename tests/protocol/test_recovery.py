@@ -10,10 +10,10 @@ import pytest
 from protocol.cluster_effects import SETTINGS, Transfer
 from protocol.cluster_model import Cluster
 from protocol.model_parts import chain, join
-from unbroken.protocol.catchup import CatchUp, Phase
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.instructions import ReportCaughtUp
-from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.repair.catchup import CatchUp, Phase
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.values.layout import INGRESS
 
 PULSES = 12
 

@@ -27,9 +27,9 @@ from unbroken.protocol.instructions import (
     StopReplica,
     StoreUnit,
 )
+from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.messages import Ack, AskUnit, LacksUnit, Subscribe
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.repairs import AGAIN_MS, HOPE_MS
+from unbroken.protocol.repair.damaged_units import AGAIN_MS, HOPE_MS
 
 FINDING = "damaged file: 000000000002.arrow (its checksum is wrong)"
 AFTER_MS = HOPE_MS + 1

@@ -6,12 +6,12 @@ import pytest
 
 from unbroken.errors import InvariantViolation
 from unbroken.protocol.events import GateAsked
-from unbroken.protocol.feeds import Feed
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.instructions import AnswerGate, DropInbox
-from unbroken.protocol.recovery import ReplicaState
-from unbroken.protocol.replica import RESTART_PAUSE_MS, SegmentReplica
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.replica.feeds import Feed
+from unbroken.protocol.replica.recovery import ReplicaState
+from unbroken.protocol.replica.replica import RESTART_PAUSE_MS, SegmentReplica
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 SHARD = ShardId("j", 0)
 LEFT, RIGHT = StreamId(ShardId("l", 0), SHARD), StreamId(ShardId("r", 0), SHARD)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from protocol.model_parts import chain
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.layout import INGRESS, chained_placement
-from unbroken.protocol.retirement import SAFE_S, Retirement, SetAside, contained
+from unbroken.protocol.placement.retirement import SAFE_S, Retirement, SetAside, contained
+from unbroken.protocol.values.ids import ReplicaId, ShardId
+from unbroken.protocol.values.layout import INGRESS, chained_placement
 
 TOPOLOGY = chain((1,))
 S0 = ShardId("s0", 0)

@@ -8,11 +8,11 @@ from protocol.cluster_effects import SETTINGS
 from protocol.cluster_model import Cluster
 from protocol.model_parts import chain
 from unbroken.protocol.events import Received
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.instructions import Instruction, Send, Suspect, Trust
-from unbroken.protocol.layout import Layout
 from unbroken.protocol.messages import Ping, Pong
-from unbroken.protocol.ring import Ring, followers
+from unbroken.protocol.placement.ring import Ring, followers
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.values.layout import Layout
 
 TOTALS = ShardId("totals", 0)
 PERIOD_MS, MISSES = 500.0, 3

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from protocol.test_ring import layout
-from unbroken.protocol.ids import NodeId
 from unbroken.protocol.instructions import Instruction, Send, Suspect, Trust
 from unbroken.protocol.messages import Ping, Pong
-from unbroken.protocol.ring import Ring, followers
+from unbroken.protocol.placement.ring import Ring, followers
+from unbroken.protocol.values.ids import NodeId
 
 NODES = ("a", "b", "c", "d")
 WAY_MS = 7.0

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unbroken.errors import UnbrokenError, Unfit, Unreachable
-from unbroken.protocol.setting_aside import LONGEST_REASON, Attempts, is_passing, is_passing_at_sink, reason_of
+from unbroken.protocol.ingress.quarantine import LONGEST_REASON, Attempts, is_passing, is_passing_at_sink, reason_of
 
 
 class Wild(ValueError):

@@ -9,10 +9,10 @@ import pytest
 from protocol.cluster_effects import SETTINGS
 from protocol.cluster_model import Cluster
 from protocol.model_parts import chain
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.rebuilt import Rebuilt
-from unbroken.protocol.records import Record
-from unbroken.protocol.strategy import Ha, Strategy
+from unbroken.protocol.repair.rebuilt_state import Rebuilt
+from unbroken.protocol.replica.tuple_records import Record
+from unbroken.protocol.values.ids import ReplicaId, ShardId
+from unbroken.protocol.values.strategy import Ha, Strategy
 
 PULSES = 40
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.connectors.push import PushBatch
-from unbroken.protocol.skipping import Holds, MemberView, ReaderView, Wish, is_wish, objection, stuck_everywhere
+from unbroken.connectors.push.source import PushBatch
+from unbroken.protocol.ingress.skip import Holds, MemberView, ReaderView, Wish, is_wish, objection, stuck_everywhere
 
 HOLD = Wish("hold", "orders", 7)
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from protocol.schedules import pick_long_windows, pick_row, pick_strategies, run_losses, run_schedule, schedules
-from unbroken.protocol.strategy import Ha
+from unbroken.protocol.values.strategy import Ha
 
 
 @pytest.mark.parametrize("seed", schedules(4))

@@ -6,9 +6,9 @@ import pytest
 
 from protocol.model_parts import digest_of
 from unbroken.errors import InvariantViolation
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.tentative import KEPT_UNITS, Results, TentativeInbox, TentativeOutbox
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.tentative.units import KEPT_UNITS, Results, TentativeInbox, TentativeOutbox
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.units import UnitHeader
 
 STREAM = StreamId.parse("join.0>last.0")
 FORKED = StreamId.parse("join~.0>last.0")

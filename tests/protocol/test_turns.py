@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from protocol.model_parts import chain
-from unbroken.protocol.controller import Situation, next_layout
 from unbroken.protocol.events import InSyncChanged, LayoutChanged, Produced, Received, SinkDelivered, SinkFailed, Tick
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import InSync, ProposeInSync
+from unbroken.protocol.ingress.log import InSync, ProposeInSync
 from unbroken.protocol.instructions import Deliver, DropOutbox, Instruction, PollSources, Report, Send
-from unbroken.protocol.layout import INGRESS, Layout, Topology, chained_placement
+from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.messages import Delivered
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.recovery import ReplicaState, StoredUnits
+from unbroken.protocol.output.at_most_once import Turn, Verdict, next_turn
+from unbroken.protocol.placement.controller import Situation, next_layout
+from unbroken.protocol.replica.recovery import ReplicaState, StoredUnits
+from unbroken.protocol.replica.reports import TURN_BACKLOG
 from unbroken.protocol.settings import ProtocolSettings
-from unbroken.protocol.standing import TURN_BACKLOG
-from unbroken.protocol.strategy import Ha, Strategy
-from unbroken.protocol.turns import Turn, Verdict, next_turn
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Layout, Topology, chained_placement
+from unbroken.protocol.values.strategy import Ha, Strategy
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 SHARD = ShardId("s0", 0)
 INPUT, OUTPUT = StreamId(ShardId("source", 0), SHARD), StreamId(SHARD, ShardId("sink", 0))

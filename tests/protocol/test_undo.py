@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from protocol.watching import LEFT, RIGHT, replica, stable, watch_on
-from unbroken.protocol.consistency import Availability, Reconcile
 from unbroken.protocol.instructions import DropInbox, Instruction, Report, UndoReplica
-from unbroken.protocol.undo import UndoLog
-from unbroken.protocol.watch import Watch
+from unbroken.protocol.tentative.missing_input import Watch
+from unbroken.protocol.tentative.undo_log import UndoLog
+from unbroken.protocol.values.consistency import Availability, Reconcile
 
 HORIZON = Availability(1_000, reconcile=Reconcile.UNDO, horizon_ms=30, timed=True)
 """Units are 10 ms of event time apart: a unit and the three before it matter to what follows."""

@@ -8,10 +8,10 @@ import pytest
 
 from protocol.model_parts import chain
 from protocol.sim_programs import Programs
-from unbroken.protocol.controller import Decision, Situation, next_layout
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.layout import Layout, Topology, chained_placement
-from unbroken.protocol.upgrade import coming_shards, next_generation
+from unbroken.protocol.placement.controller import Decision, Situation, next_layout
+from unbroken.protocol.placement.upgrade import coming_shards, next_generation
+from unbroken.protocol.values.ids import ReplicaId, ShardId
+from unbroken.protocol.values.layout import Layout, Topology, chained_placement
 
 DISKS = {name: f"disk {name}" for name in "abcd"}
 S0, S1 = ShardId("s0", 0), ShardId("s1", 0)

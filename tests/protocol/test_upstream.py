@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.model_parts import DELAY, Window, row_time
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.outbox import ABSENT_CLIENTS, Outbox
-from unbroken.protocol.rebuilt import Rebuilt
-from unbroken.protocol.replica import ALONE
-from unbroken.protocol.strategy import Ha, Strategy
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.protocol.upstream import Causes
+from unbroken.protocol.output.outbox import ABSENT_CLIENTS, Outbox
+from unbroken.protocol.repair.rebuilt_state import Rebuilt
+from unbroken.protocol.repair.upstream_backup import Causes
+from unbroken.protocol.replica.replica import ALONE
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.strategy import Ha, Strategy
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 SHARD, SINK = ShardId("s0", 0), ShardId("s1", 0)
 STREAM = StreamId(SHARD, SINK)

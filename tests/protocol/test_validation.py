@@ -9,15 +9,15 @@ import pytest
 
 from protocol.nonsense import KINDS
 from protocol.test_node import INPUT, MINE, OUTPUT, SHARD, SIBLING, ask, node, unit
-from unbroken.protocol.cuts import Reach
 from unbroken.protocol.events import Event, GateAsked, PinAsked, Received, Tick, UnitArrived
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, Held, Recall, Tip
+from unbroken.protocol.ingress.log import Append, AppendAck, Held, Recall, Tip
 from unbroken.protocol.instructions import AnswerGate, DropInbox, RefuseGate, RefusePin, Report
+from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.messages import Ack, Claimed, DigestNote, Message, Missing, Offer, Ping, Serving, Subscribe
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.units import Digest
+from unbroken.protocol.replica.cuts import Reach
 from unbroken.protocol.validation import MOST_REPORTS, TERMS_AHEAD, Stale
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest
 
 NOWHERE = StreamId(ShardId("nowhere", 0), SHARD)
 FORKED = StreamId(ShardId("source~", 0), SHARD)

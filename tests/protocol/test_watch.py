@@ -10,11 +10,11 @@ from hypothesis import given as each
 from hypothesis import strategies as st
 
 from protocol.watching import FORK, LEFT, RIGHT, ask, process, replica, stable, tentative, watch_on
-from unbroken.protocol.consistency import Availability, Consistency, Policy, Reconcile
-from unbroken.protocol.fork import Fork
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.tentative import Results
-from unbroken.protocol.watch import Watch
+from unbroken.protocol.tentative.fork import Fork
+from unbroken.protocol.tentative.missing_input import Watch
+from unbroken.protocol.tentative.units import Results
+from unbroken.protocol.values.consistency import Availability, Consistency, Policy, Reconcile
+from unbroken.protocol.values.ids import StreamId
 
 BOUND = Availability(1_000, alpha=0.9)
 PATIENCE_MS = 900.0

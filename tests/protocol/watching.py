@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from unbroken.protocol.consistency import Availability
 from unbroken.protocol.events import GateAsked
-from unbroken.protocol.feeds import Feed
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.replica import SegmentReplica
-from unbroken.protocol.tentative import TentativeInbox
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.protocol.watch import Watch
+from unbroken.protocol.replica.feeds import Feed
+from unbroken.protocol.replica.replica import SegmentReplica
+from unbroken.protocol.tentative.missing_input import Watch
+from unbroken.protocol.tentative.units import TentativeInbox
+from unbroken.protocol.values.consistency import Availability
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 SHARD = ShardId("join", 0)
 LEFT, RIGHT = StreamId(ShardId("left", 0), SHARD), StreamId(ShardId("right", 0), SHARD)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from protocol.cluster_effects import SimNode
 from protocol.cluster_model import Cluster
 from protocol.schedules import pick_settings, pick_topology
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.instructions import Instruction, Send
-from unbroken.protocol.layout import INGRESS, Layout, Topology
 from unbroken.protocol.messages import Subscribe
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.values.layout import INGRESS, Layout, Topology
 
 
 def segments_of(topology: Topology) -> list[ShardId]:

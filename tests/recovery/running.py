@@ -19,15 +19,16 @@ from click.testing import CliRunner
 
 from recovery.detour import Detour
 from support import wait_until
-from unbroken.chaos.judge import judge
-from unbroken.chaos.stage import Stage, shortage_of
 from unbroken.cli import cli
 from unbroken.client import Result, Subscription
-from unbroken.cluster.java import java_environment
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.cluster.processes import spawn
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId
-from unbroken.protocol.layout import Layout
+from unbroken.local.launcher import LocalCluster
+from unbroken.local.processes import spawn
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
+from unbroken.protocol.values.layout import Layout
+from unbroken.spark.java import java_environment
+from unbroken.testing.shortage import shortage_of
+from unbroken_lab.chaos.judge import judge
+from unbroken_lab.chaos.stage import Stage
 
 SEED = 7
 NODES = 4

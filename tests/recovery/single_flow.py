@@ -1,7 +1,7 @@
 """The flow of the chaos campaigns, set up for cases one by one: single delivery, one shard per segment, snapshots.
 
 With one shard per segment four nodes hold a pair of producers and a pair of consumers that share one node at most.
-Environment: that of ``unbroken.chaos.flow``, and UNBROKEN_RECOVERY_SNAPSHOTS (directory of the snapshots).
+Environment: that of ``unbroken_lab.chaos.flow``, and UNBROKEN_RECOVERY_SNAPSHOTS (directory of the snapshots).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import runpy
 from dataclasses import replace
 from pathlib import Path
 
-import unbroken.chaos
+import unbroken_lab.chaos
 
-flow = runpy.run_path(str(Path(unbroken.chaos.__file__).with_name("flow.py")))["flow"]
+flow = runpy.run_path(str(Path(unbroken_lab.chaos.__file__).with_name("flow.py")))["flow"]
 flow.segments["keys"] = replace(flow.segments["keys"], shards=1, shard_by={})
 flow.settings = flow.settings.model_copy(
     update={

@@ -15,9 +15,9 @@ import pytest
 
 from recovery.running import GROUPS, KEYS, ODD, SEED, Running
 from support import wait_until
-from unbroken.environment import variables
-from unbroken.protocol.ids import NodeId, ShardId
-from unbroken.protocol.layout import INGRESS
+from unbroken.flow.environment import variables
+from unbroken.protocol.values.ids import NodeId, ShardId
+from unbroken.protocol.values.layout import INGRESS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from support import wait_until
 from unbroken.cli import cli
-from unbroken.cluster.documents import connect, read_history, read_layout
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.environment import variables
+from unbroken.coordination.documents import connect, read_history, read_layout
+from unbroken.flow.environment import variables
+from unbroken.local.launcher import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

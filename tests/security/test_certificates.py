@@ -18,7 +18,7 @@ import pytest
 
 from support import TOKEN, wait_until
 from transport.links import Service, Watched, serve
-from unbroken.cluster.documents import Member
+from unbroken.coordination.documents import Member
 from unbroken.security.certificates import HOST_NAME, Credentials, credentials
 from unbroken.transport.auth import open_client
 from unbroken.transport.server import NodeServer

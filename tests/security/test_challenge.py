@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support import TOKEN
-from unbroken.connectors.push import Push, PushBatch
-from unbroken.connectors.push_http import PushOutcome, PushServer
+from unbroken.client import PushClient
+from unbroken.connectors.push.http import PushOutcome, PushServer
+from unbroken.connectors.push.source import Push, PushBatch
 from unbroken.errors import UnbrokenError
-from unbroken.push_client import PushClient
 from unbroken.security.challenge import CHALLENGE_S, SESSION_S, Doorkeeper, NotProven, Producer
 
 OTHER = "another token, as long as it has to be"

@@ -16,9 +16,9 @@ from starlette.types import ASGIApp
 
 from metrics.statuses import running
 from support import TOKEN
-from unbroken.connectors.push import Push
-from unbroken.connectors.push_http import PushOutcome, PushServer
-from unbroken.metrics.server import MetricsServer
+from unbroken.connectors.push.http import PushOutcome, PushServer
+from unbroken.connectors.push.source import Push
+from unbroken.observe.metrics.server import MetricsServer
 from unbroken.page.actions import TOKEN_HEADER, Door, NoActions
 from unbroken.page.app import make_app
 from unbroken.page.feed import Feed

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from unbroken.ingress.buckets import Step
-from unbroken.protocol.consistency import Availability, Policy, Reconcile
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.layout import Topology
-from unbroken.protocol.strategy import Ha, Strategy
-from unbroken.sim.buckets import GRID_MS, RULE, Lane, groups_of
-from unbroken.sim.flows import chain, join
-from unbroken.sim.machine import NodeProcess
-from unbroken.sim.queries import CostModel
-from unbroken.sim.world import SETTINGS, Setup, World
+from unbroken.node.ingress.buckets import Step
+from unbroken.protocol.values.consistency import Availability, Policy, Reconcile
+from unbroken.protocol.values.ids import ShardId, StreamId
+from unbroken.protocol.values.layout import Topology
+from unbroken.protocol.values.strategy import Ha, Strategy
+from unbroken_lab.sim.buckets import GRID_MS, RULE, Lane, groups_of
+from unbroken_lab.sim.flows import chain, join
+from unbroken_lab.sim.machine import NodeProcess
+from unbroken_lab.sim.queries import CostModel
+from unbroken_lab.sim.world import SETTINGS, Setup, World
 
 
 def to_rest(world: World, end_ms: float, deadline_ms: float = 120_000.0) -> None:

@@ -14,24 +14,25 @@ import pytest
 from click.testing import CliRunner
 
 from unbroken.cli import cli
-from unbroken.protocol import outboxes, upstream
 from unbroken.protocol.events import Event
-from unbroken.protocol.ids import StreamId
-from unbroken.protocol.ingress import IngressLog
+from unbroken.protocol.ingress.log import IngressLog
 from unbroken.protocol.instructions import Instruction, SendUnit
-from unbroken.protocol.layout import Layout, Topology
-from unbroken.protocol.levels import needed_levels, relying_row
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.outbox import Outbox
-from unbroken.protocol.rebuilt import FROM_THE_FIRST, Rebuilt
-from unbroken.protocol.strategy import Ha
-from unbroken.protocol.units import UnitHeader
-from unbroken.sim import campaign, faults
-from unbroken.sim.campaign import Options, Outcome, flow_of, run_campaign, run_seed, sentence, summary
-from unbroken.sim.faults import ALONE, Fault, Injector, Kind, make_tears
-from unbroken.sim.flows import SMALL, Flow, chain
-from unbroken.sim.story import Story
-from unbroken.sim.world import Setup, World
+from unbroken.protocol.machine import NodeProtocol
+from unbroken.protocol.output import outboxes
+from unbroken.protocol.output.acknowledgement_levels import needed_levels, relying_row
+from unbroken.protocol.output.outbox import Outbox
+from unbroken.protocol.repair import upstream_backup as upstream
+from unbroken.protocol.repair.rebuilt_state import FROM_THE_FIRST, Rebuilt
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.layout import Layout, Topology
+from unbroken.protocol.values.strategy import Ha
+from unbroken.protocol.values.units import UnitHeader
+from unbroken_lab.sim import campaign, faults
+from unbroken_lab.sim.campaign import Options, Outcome, flow_of, run_campaign, run_seed, sentence, summary
+from unbroken_lab.sim.faults import ALONE, Fault, Injector, Kind, make_tears
+from unbroken_lab.sim.flows import SMALL, Flow, chain
+from unbroken_lab.sim.story import Story
+from unbroken_lab.sim.world import Setup, World
 
 SHORT = Options(length_s=1.2, mean_s=0.3, most_nodes=4, check_every=50)
 """Several faults in little more than a second, and then all has to be put right."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unbroken.errors import UnbrokenError
-from unbroken.sim.hwang import (
+from unbroken_lab.studies.hwang import (
     Approach,
     Measure,
     Parameters,
@@ -26,9 +26,9 @@ from unbroken.sim.hwang import (
     passive_overhead,
     upstream_overhead,
 )
-from unbroken.sim.hwang_paper import paper_points
-from unbroken.sim.hwang_report import draw, lines_of, write_csv
-from unbroken.sim.hwang_study import EXPERIMENTS, Experiment, Result, experiment_of
+from unbroken_lab.studies.hwang_paper import paper_points
+from unbroken_lab.studies.hwang_report import draw, lines_of, write_csv
+from unbroken_lab.studies.hwang_study import EXPERIMENTS, Experiment, Result, experiment_of
 
 DEFAULT = Parameters()
 

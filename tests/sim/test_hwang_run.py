@@ -12,14 +12,14 @@ from click.testing import CliRunner
 
 from unbroken.cli import cli
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.outbox import SEND_WINDOW
-from unbroken.sim.hwang import INTERVALS_MS, Approach, Measure, Parameters, analytic
-from unbroken.sim.hwang_flow import Grain, Line
-from unbroken.sim.hwang_measure import Job, run
-from unbroken.sim.hwang_report import lines_of
-from unbroken.sim.hwang_run import Plan, Study
-from unbroken.sim.hwang_study import Network, experiment_of
-from unbroken.sim.hwang_summary import FORMULA_IDENTIFIERS, NEAR, differences, handshakes, summary
+from unbroken.protocol.output.outbox import SEND_WINDOW
+from unbroken_lab.studies.hwang import INTERVALS_MS, Approach, Measure, Parameters, analytic
+from unbroken_lab.studies.hwang_flow import Grain, Line
+from unbroken_lab.studies.hwang_measure import Job, run
+from unbroken_lab.studies.hwang_report import lines_of
+from unbroken_lab.studies.hwang_run import Plan, Study
+from unbroken_lab.studies.hwang_study import Network, experiment_of
+from unbroken_lab.studies.hwang_summary import FORMULA_IDENTIFIERS, NEAR, differences, handshakes, summary
 
 APPROACHES = (Approach.PASSIVE, Approach.ACTIVE, Approach.UPSTREAM)
 
@@ -142,7 +142,7 @@ def test_a_handshake_that_takes_its_time_costs_trips_over_links() -> None:
 
 
 def test_what_does_not_recover_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unbroken.sim.hwang_measure._longest_ms", lambda _: 1.0)
+    monkeypatch.setattr("unbroken_lab.studies.hwang_measure._longest_ms", lambda _: 1.0)
     with pytest.raises(UnbrokenError, match="has not recovered"):
         run(Job(line_of(Approach.UPSTREAM, 10.0), 1, 10.0, fails=True))
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from unbroken.sim.campaign import Options, run_seed
-from unbroken.sim.kernel import Kernel, TooLong
+from unbroken_lab.sim.campaign import Options, run_seed
+from unbroken_lab.sim.kernel import Kernel, TooLong
 
 SHORT = Options(length_s=4.0, most_nodes=4)
 
@@ -73,7 +73,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 def test_the_same_seed_is_the_same_run_in_another_process() -> None:
     """Also where sets of names are walked through in another order."""
     program = (
-        "from unbroken.sim.campaign import Options, run_seed;"
+        "from unbroken_lab.sim.campaign import Options, run_seed;"
         "print(*[run_seed(s, Options(length_s=4.0, most_nodes=4)).digest for s in (5, 6)])"
     )
     found = {

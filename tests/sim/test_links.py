@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unbroken.protocol.events import Event, LinkLost, LinkUp, Received, SubscriberGone, UnitArrived
-from unbroken.protocol.ids import StreamId
 from unbroken.protocol.messages import Ping
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.sim.content import Content
-from unbroken.sim.kernel import Kernel
-from unbroken.sim.links import LinkModel, Network
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
+from unbroken_lab.sim.content import Content
+from unbroken_lab.sim.kernel import Kernel
+from unbroken_lab.sim.links import LinkModel, Network
 
 STREAM = StreamId.parse("a.0>b.0")
 MODEL = LinkModel()

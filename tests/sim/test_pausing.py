@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from unbroken.protocol.consistency import Availability
-from unbroken.protocol.layout import Topology
-from unbroken.protocol.pausing import Pause
-from unbroken.sim.faults import Fault, Injector, Kind, make_pauses
-from unbroken.sim.flows import chain
-from unbroken.sim.sources import Pulse
-from unbroken.sim.world import Setup, World
+from unbroken.protocol.ingress.pause import Pause
+from unbroken.protocol.values.consistency import Availability
+from unbroken.protocol.values.layout import Topology
+from unbroken_lab.sim.faults import Fault, Injector, Kind, make_pauses
+from unbroken_lab.sim.flows import chain
+from unbroken_lab.sim.sources import Pulse
+from unbroken_lab.sim.world import Setup, World
 
 PAUSE_MS, RESUME_MS = 5_000.0, 40_000.0
 """Longer than any patience with missing input."""

@@ -15,21 +15,21 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from unbroken.cli import cli
-from unbroken.cli.planning import hours_of, link_of
-from unbroken.connectors.files import Files
+from unbroken.connectors.files.source import Files
 from unbroken.connectors.generator import Generator
-from unbroken.connectors.push import Push
-from unbroken.plan import build_topology, load_flow
-from unbroken.protocol.layout import chained_placement
-from unbroken.protocol.strategy import Ha
-from unbroken.sim.calibration import Calibration, Reach, SegmentCosts, SourceCosts
-from unbroken.sim.exposure import Exposure, exposure_of
-from unbroken.sim.plan import make_plan, predict
-from unbroken.sim.plan_report import advice, report_of
-from unbroken.sim.plan_world import Checkpoint
-from unbroken.sim.prediction import Link, Plan, Question
-from unbroken.sim.samples import MADE_UP, OWN, REPLAYED, sample_of
-from unbroken.sim.variants import variant
+from unbroken.connectors.push.source import Push
+from unbroken.flow.plan import build_topology, load_flow
+from unbroken.protocol.values.layout import chained_placement
+from unbroken.protocol.values.strategy import Ha
+from unbroken_lab.cli.plan import hours_of, link_of
+from unbroken_lab.sim.exposure import Exposure, exposure_of
+from unbroken_lab.studies.calibration import Calibration, Reach, SegmentCosts, SourceCosts
+from unbroken_lab.studies.plan import make_plan, predict
+from unbroken_lab.studies.plan_report import advice, report_of
+from unbroken_lab.studies.plan_world import Checkpoint
+from unbroken_lab.studies.prediction import Link, Plan, Question
+from unbroken_lab.studies.samples import MADE_UP, OWN, REPLAYED, sample_of
+from unbroken_lab.studies.variants import variant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,8 +38,8 @@ FLOW = """
 import pyarrow as pa
 from pyspark.sql import functions as F
 from unbroken.connectors.generator import Generator
-from unbroken.connectors.sinks import Client
-from unbroken.flow import Dataflow
+from unbroken.connectors.files.sinks import Client
+from unbroken.flow.dataflow import Dataflow
 
 def make(start, stop, seed):
     index = range(start, stop)
@@ -350,8 +350,8 @@ def test_the_report_can_be_shown(plan: Plan) -> None:
 
 
 def test_a_flow_is_measured_on_this_machine(spark: SparkSession, flow_file: Path) -> None:
-    from unbroken.sim.calibrating import calibrate
-    from unbroken.sim.variants import segment_order
+    from unbroken_lab.studies.calibrating import calibrate
+    from unbroken_lab.studies.variants import segment_order
 
     flow = load_flow(flow_file)
     found = calibrate(flow, segment_order(flow, 3), 2_000.0, spark, 5.0, lambda _: None)

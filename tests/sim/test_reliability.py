@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from unbroken.cli import cli
 from unbroken.errors import UnbrokenError
-from unbroken.sim.losses import RingWalk, run_lifetimes, simulate
-from unbroken.sim.reliability import (
+from unbroken_lab.studies.losses import RingWalk, run_lifetimes, simulate
+from unbroken_lab.studies.reliability import (
     Chain,
     Machines,
     Pairs,
@@ -30,7 +30,7 @@ from unbroken.sim.reliability import (
     spoken,
     too_short_by,
 )
-from unbroken.sim.reliability_report import rows_of
+from unbroken_lab.studies.reliability_report import rows_of
 
 RUNS = 20_000
 

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from unbroken.cli import cli
 from unbroken.errors import InvariantViolation
-from unbroken.sim.collecting import YOUNG, collecting_seldom
-from unbroken.sim.faults import Kind
-from unbroken.sim.pairs import ByPair
-from unbroken.sim.scale import Scale, make_blows, run_scale
-from unbroken.sim.world import World
+from unbroken_lab.sim.collecting import YOUNG, collecting_seldom
+from unbroken_lab.sim.faults import Kind
+from unbroken_lab.sim.pairs import ByPair
+from unbroken_lab.sim.scale import Scale, make_blows, run_scale
+from unbroken_lab.sim.world import World
 
 
 def test_forty_nodes_of_which_some_fail() -> None:

@@ -8,16 +8,16 @@ from random import Random
 import pytest
 
 from unbroken.errors import InvariantViolation
-from unbroken.protocol.controller import Decision
 from unbroken.protocol.events import Tick
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.instructions import DropOutbox, Report
-from unbroken.protocol.layout import INGRESS, Topology
-from unbroken.protocol.node import NodeProtocol
-from unbroken.protocol.strategy import Ha, Strategy
-from unbroken.sim.faults import Fault, Injector, Kind
-from unbroken.sim.flows import KINDS, chain, diamond, join, pick_flow
-from unbroken.sim.world import Setup, World
+from unbroken.protocol.machine import NodeProtocol
+from unbroken.protocol.placement.controller import Decision
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, Topology
+from unbroken.protocol.values.strategy import Ha, Strategy
+from unbroken_lab.sim.faults import Fault, Injector, Kind
+from unbroken_lab.sim.flows import KINDS, chain, diamond, join, pick_flow
+from unbroken_lab.sim.world import Setup, World
 
 SETUP = Setup(chain((1, 2)), 3, standbys=1)
 

@@ -22,9 +22,9 @@ from pyspark.sql import functions as F
 from unbroken import Client, Dataflow, Generator
 from unbroken.cli import cli
 from unbroken.errors import FlowError, Problem
-from unbroken.plan import build_topology
-from unbroken.spark.analysis import Analysis, analyse
-from unbroken.spark.calling import start_query
+from unbroken.flow.plan import build_topology
+from unbroken.spark.analysis.analysis import Analysis, analyse
+from unbroken.spark.segment_call import start_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,9 +18,9 @@ import pytest
 from support import wait_until
 from two_nodes import TwoNodes
 from unbroken import Client, Dataflow, Generator
-from unbroken.cluster.node import Node
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.units import UnitHeader
+from unbroken.node.node import Node
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import UnitHeader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

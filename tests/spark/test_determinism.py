@@ -13,7 +13,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from unbroken.errors import UnbrokenError
-from unbroken.spark.determinism import Finding, find_nondeterminism
+from unbroken.spark.analysis.determinism import Finding, find_nondeterminism
 
 Segment = Callable[[DataFrame], DataFrame]
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from unbroken.digest import HASH_COLUMN, arrow_digest, digest_of, float_columns, with_digest
+from unbroken.data.digest import HASH_COLUMN, arrow_digest, digest_of, float_columns, with_digest
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.units import Digest
+from unbroken.protocol.values.units import Digest
 
 SCHEMA = (
     "id bigint, name string, day date, at timestamp, price decimal(20,2), raw binary, ok boolean, "

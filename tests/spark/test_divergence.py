@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from support import wait_until
 from two_nodes import TwoNodes
 from unbroken import Client, Dataflow, Generator
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.layout import chained_placement
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import chained_placement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

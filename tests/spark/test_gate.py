@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from support import wait_until
 from two_nodes import TwoNodes
 from unbroken import Client, Dataflow, Generator
-from unbroken.cluster.ingress_service import IngressService
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.node.ingress.service import IngressService
 from unbroken.protocol.instructions import PollSources
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

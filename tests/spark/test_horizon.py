@@ -18,17 +18,17 @@ from pyspark.sql import functions as F
 
 from unbroken import Client, Dataflow, Generator
 from unbroken.cli import cli
-from unbroken.cluster.programs import Programs
 from unbroken.errors import FlowError, Problem
-from unbroken.plan import build_topology, load_text
-from unbroken.program import Program
-from unbroken.protocol.ids import ShardId
-from unbroken.protocol.layout import Layout
-from unbroken.protocol.replica import ALONE
-from unbroken.protocol.strategy import Ha, Strategy
-from unbroken.protocol.upstream import Causes
-from unbroken.spark.analysis import Analysis, analyse
-from unbroken.spark.horizon import Horizon, Unbounded, find_horizon, reaches_further, readable, settled
+from unbroken.flow.plan import build_topology, load_text
+from unbroken.flow.program import Program
+from unbroken.node.replicas.programs import Programs
+from unbroken.protocol.repair.upstream_backup import Causes
+from unbroken.protocol.replica.replica import ALONE
+from unbroken.protocol.values.ids import ShardId
+from unbroken.protocol.values.layout import Layout
+from unbroken.protocol.values.strategy import Ha, Strategy
+from unbroken.spark.analysis.analysis import Analysis, analyse
+from unbroken.spark.analysis.horizon import Horizon, Unbounded, find_horizon, reaches_further, readable, settled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -413,7 +413,7 @@ def check(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Runs `unbroken check` on a text, with the session of all tests."""
     monkeypatch.setattr("unbroken.spark.session.start_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr("unbroken.cli.running.out.width", 200)
+    monkeypatch.setattr("unbroken.cli.run.out.width", 200)
 
     def run(text: str, *options: str) -> Any:
         path = tmp_path / "commanded_flow.py"

@@ -14,16 +14,16 @@ from pyspark.sql import functions as F
 
 from unbroken import Availability, Client, Dataflow, Generator
 from unbroken.cli import cli
-from unbroken.cluster.programs import Programs
 from unbroken.errors import FlowError, Problem
-from unbroken.plan import build_topology, load_text
-from unbroken.program import Program
-from unbroken.protocol import consistency
-from unbroken.protocol.consistency import Reconcile
-from unbroken.protocol.ids import ShardId
-from unbroken.protocol.layout import Layout
-from unbroken.spark.analysis import Analysis, analyse
-from unbroken.spark.horizon import Horizon, kept_for, settled
+from unbroken.flow.plan import build_topology, load_text
+from unbroken.flow.program import Program
+from unbroken.node.replicas.programs import Programs
+from unbroken.protocol.values import consistency
+from unbroken.protocol.values.consistency import Reconcile
+from unbroken.protocol.values.ids import ShardId
+from unbroken.protocol.values.layout import Layout
+from unbroken.spark.analysis.analysis import Analysis, analyse
+from unbroken.spark.analysis.horizon import Horizon, kept_for, settled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -182,8 +182,8 @@ def check(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Runs `unbroken check` on a text, with the session of all tests."""
     monkeypatch.setattr("unbroken.spark.session.start_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr("unbroken.cli.running.out.width", 300)
-    monkeypatch.setattr("unbroken.connectors.sinks.Parquet.tentative", False)
+    monkeypatch.setattr("unbroken.cli.run.out.width", 300)
+    monkeypatch.setattr("unbroken.connectors.files.sinks.Parquet.tentative", False)
 
     def run(text: str, *options: str) -> Any:
         path = tmp_path / "commanded_flow.py"

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from two_nodes import TwoNodes
 from unbroken import Client, Dataflow, Generator
-from unbroken.connectors.randomness import integers
-from unbroken.protocol.ids import ShardId, StreamId
+from unbroken.data.randomness import integers
+from unbroken.protocol.values.ids import ShardId, StreamId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

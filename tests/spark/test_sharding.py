@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from unbroken.data.sharding import shard_of, spark_shard_column, split, split_by_column
 from unbroken.errors import UnbrokenError
-from unbroken.sharding import shard_of, spark_shard_column, split, split_by_column
 
 ROWS = 400
 SHARDS = 1009  # A prime much larger than any real number of shards, so that hashes cannot agree by chance.

@@ -16,13 +16,13 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from unbroken import Client, Dataflow, Generator
+from unbroken.data.schema import arrow_schema, parse_schema
+from unbroken.data.sharding import split
 from unbroken.errors import FlowError, Problem
-from unbroken.plan import build_topology
-from unbroken.shard_keys import parted
-from unbroken.sharding import split
-from unbroken.spark.analysis import Analysis, _placeholder, analyse
-from unbroken.spark.lineage import find_needs
-from unbroken.spark.types import arrow_schema, parse_schema
+from unbroken.flow.plan import build_topology
+from unbroken.flow.shard_keys import parted
+from unbroken.spark.analysis.analysis import Analysis, _placeholder, analyse
+from unbroken.spark.analysis.lineage import find_needs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

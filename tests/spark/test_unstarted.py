@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import types
 
+from unbroken.data.ddl import parse_type
 from unbroken.errors import FlowError, UnbrokenError
-from unbroken.plan import load_text
-from unbroken.spark.ddl import parse_type
+from unbroken.flow.plan import load_text
 
 HEAD = """\
 import pandas as pd

@@ -13,11 +13,11 @@ import pytest
 
 from strategies.guarded_flow import JITTER_MS, KEYS, STEP_MS, WINDOW_S
 from support import wait_until
-from unbroken.cluster.documents import connect, read_history, read_layout
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.environment import variables
-from unbroken.protocol.ids import NodeId, ShardId
-from unbroken.protocol.layout import Layout
+from unbroken.coordination.documents import connect, read_history, read_layout
+from unbroken.flow.environment import variables
+from unbroken.local.launcher import LocalCluster
+from unbroken.protocol.values.ids import NodeId, ShardId
+from unbroken.protocol.values.layout import Layout
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -12,10 +12,10 @@ from network.written import SOURCES, network
 from support import wait_until
 from unbroken import Call, Client, Dataflow, Files, Parquet
 from unbroken.connectors.base import SourceReader
+from unbroken.data.schema import parse_schema
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.spark.types import parse_schema
+from unbroken.protocol.values.ids import ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 from unbroken.testing import Kill, SourceFails, mark
 from unbroken.testing.files import GO, RunFiles
 from unbroken.testing.inputs import Input, read_inputs

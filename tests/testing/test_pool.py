@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from support import wait_until
-from unbroken.cluster.processes import spawn
-from unbroken.config import Settings
 from unbroken.errors import UnbrokenError
+from unbroken.flow.settings import Settings
+from unbroken.local.processes import spawn
 from unbroken.testing.deployment import Deployment
 from unbroken.testing.member import DEAD, Member
 from unbroken.testing.orders import BUSY, IDLE, RUN, Line, Order, Recipe

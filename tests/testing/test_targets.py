@@ -6,8 +6,8 @@ import pytest
 
 from testing.clicks_flow import flow
 from unbroken.errors import UnbrokenError
-from unbroken.plan import build_topology
-from unbroken.protocol.layout import Layout, chained_placement
+from unbroken.flow.plan import build_topology
+from unbroken.protocol.values.layout import Layout, chained_placement
 from unbroken.testing import Kill, Partition
 from unbroken.testing.faults import Fault
 from unbroken.testing.targets import Roles, node_names, refuse_unknown

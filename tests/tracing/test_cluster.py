@@ -8,10 +8,10 @@ import pytest
 
 from support import wait_until
 from tracing.receiver import Receiver, Told
-from unbroken.cluster.launcher import LocalCluster
-from unbroken.tracing.ids import Ids
-from unbroken.tracing.otel import OtelExporter, open_exporter
-from unbroken.tracing.spans import Span
+from unbroken.local.launcher import LocalCluster
+from unbroken.observe.tracing.ids import Ids
+from unbroken.observe.tracing.otel import OtelExporter, open_exporter
+from unbroken.observe.tracing.spans import Span
 
 COUNTED = Path(__file__).parent.parent / "flows" / "counted.py"
 FIRST_S, NOTICED_S = 240.0, 120.0

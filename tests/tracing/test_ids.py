@@ -8,8 +8,8 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.tracing.ids import Ids, Place, Sampling
+from unbroken.observe.tracing.ids import Ids, Place, Sampling
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
 
 SHARD = ShardId("sums", 0)
 STREAM = StreamId.parse("sums.0>out.0")
@@ -53,7 +53,7 @@ def test_what_belongs_together_is_in_one_trace() -> None:
 
 def test_another_process_finds_the_same_names() -> None:
     """Python's own hash would not do: it is another one in each process."""
-    code = "from unbroken.tracing.ids import Ids; place = Ids('one').cut(7); print(place.trace, place.span)"
+    code = "from unbroken.observe.tracing.ids import Ids; place = Ids('one').cut(7); print(place.trace, place.span)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert told.stdout.split() == [str(Ids("one").cut(7).trace), str(Ids("one").cut(7).span)]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracing.watched import Watched, watched
+from unbroken.observe.tracing.ids import Ids
+from unbroken.observe.tracing.incidents import IncidentSpans
+from unbroken.observe.tracing.spans import Seen, Span
 from unbroken.protocol.events import (
     FetchFailed,
     GateAsked,
@@ -16,16 +19,13 @@ from unbroken.protocol.events import (
     StateArrived,
     Tick,
 )
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.ingress import InSync
+from unbroken.protocol.ingress.log import InSync
 from unbroken.protocol.instructions import FetchState, StopReplica, Suspect, Trust
-from unbroken.protocol.layout import INGRESS, Layout, chained_placement
-from unbroken.protocol.recovery import ReplicaState
-from unbroken.sim.flows import chain
-from unbroken.sim.world import Setup, World
-from unbroken.tracing.ids import Ids
-from unbroken.tracing.incidents import IncidentSpans
-from unbroken.tracing.spans import Seen, Span
+from unbroken.protocol.replica.recovery import ReplicaState
+from unbroken.protocol.values.ids import ReplicaId, ShardId
+from unbroken.protocol.values.layout import INGRESS, Layout, chained_placement
+from unbroken_lab.sim.flows import chain
+from unbroken_lab.sim.world import Setup, World
 
 SETUP = Setup(chain((1, 1)), 3, standbys=1, skewed=False, check_every=0)
 REPLICA = ReplicaId(ShardId("s0", 0), 0)

@@ -17,13 +17,13 @@ from pyspark.sql import functions as F
 from support import wait_until
 from two_nodes import TwoNodes
 from unbroken import Dataflow, Generator, JsonLines
-from unbroken.cluster.node import Node
-from unbroken.cluster.traces import make_traces
-from unbroken.protocol.ingress import InSync
-from unbroken.protocol.layout import Layout
-from unbroken.tracing.ids import Ids
-from unbroken.tracing.otel import OtelExporter
-from unbroken.tracing.tracing import Limits, Tracing
+from unbroken.node.node import Node
+from unbroken.node.traces import make_traces
+from unbroken.observe.tracing.ids import Ids
+from unbroken.observe.tracing.otel import OtelExporter
+from unbroken.observe.tracing.tracing import Limits, Tracing
+from unbroken.protocol.ingress.log import InSync
+from unbroken.protocol.values.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

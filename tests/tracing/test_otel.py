@@ -14,12 +14,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from unbroken.errors import FlowError, UnbrokenError
-from unbroken.plan import build_topology, load_flow
-from unbroken.tracing import installed
-from unbroken.tracing.ids import Ids, Place
-from unbroken.tracing.otel import OtelExporter, limits_of, open_exporter, resource_of
-from unbroken.tracing.spans import Moment, Span
-from unbroken.tracing.tracing import Limits
+from unbroken.flow import tracing as installed
+from unbroken.flow.plan import build_topology, load_flow
+from unbroken.observe.tracing.ids import Ids, Place
+from unbroken.observe.tracing.otel import OtelExporter, limits_of, open_exporter, resource_of
+from unbroken.observe.tracing.spans import Moment, Span
+from unbroken.observe.tracing.tracing import Limits
 
 IDS = Ids("run")
 FLOW = Path(__file__).parent.parent / "flows" / "counted.py"
@@ -168,6 +168,6 @@ def test_nothing_of_opentelemetry_is_imported_unless_asked_for() -> None:
     import subprocess
     import sys
 
-    code = "import sys, unbroken.cluster.node_main; print([n for n in sys.modules if n.startswith('opentelemetry')])"
+    code = "import sys, unbroken.node.main; print([n for n in sys.modules if n.startswith('opentelemetry')])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert told.stdout.strip() == "[]"

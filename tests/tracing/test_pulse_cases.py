@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from unbroken.observe.tracing.ids import Ids, Sampling
+from unbroken.observe.tracing.pulses import PulseSpans
+from unbroken.observe.tracing.spans import Seen, Span
 from unbroken.protocol.events import Event, GateAsked, Produced, SinkDelivered, SinkFailed, UnitArrived
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.instructions import AnswerGate, Deliver, Instruction, SendUnit, StoreUnit
-from unbroken.protocol.layout import INGRESS
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.tracing.ids import Ids, Sampling
-from unbroken.tracing.pulses import PulseSpans
-from unbroken.tracing.spans import Seen, Span
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 IDS = Ids("run")
 SHARD = ShardId("sums", 0)

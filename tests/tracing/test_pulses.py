@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tracing.watched import SPENT, Watched, watched
-from unbroken.protocol.layout import Topology
-from unbroken.sim.flows import chain, diamond, join
-from unbroken.sim.world import SETTINGS, Setup, World
-from unbroken.tracing.spans import Span
+from unbroken.observe.tracing.spans import Span
+from unbroken.protocol.values.layout import Topology
+from unbroken_lab.sim.flows import chain, diamond, join
+from unbroken_lab.sim.world import SETTINGS, Setup, World
 
 CLOCKED = {"skewed": False, "check_every": 0}
 """Clocks that agree, so that times can be compared."""

@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from support import wait_until
+from unbroken.observe.tracing.ids import Ids, Sampling
+from unbroken.observe.tracing.incidents import IncidentSpans
+from unbroken.observe.tracing.notable import notable
+from unbroken.observe.tracing.pulses import PulseSpans
+from unbroken.observe.tracing.spans import Recent, Span
+from unbroken.observe.tracing.tracing import Limits, Tracing
 from unbroken.protocol.events import Event, LinkLost, Produced, Tick, UnitArrived
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import InSync
+from unbroken.protocol.ingress.log import InSync
 from unbroken.protocol.instructions import AnswerGate, Deliver, DropInbox, Instruction, SendUnit, StoreUnit
-from unbroken.protocol.layout import INGRESS, chained_placement
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.sim.flows import chain
-from unbroken.tracing.ids import Ids, Sampling
-from unbroken.tracing.incidents import IncidentSpans
-from unbroken.tracing.notable import notable
-from unbroken.tracing.pulses import PulseSpans
-from unbroken.tracing.spans import Recent, Span
-from unbroken.tracing.tracing import Limits, Tracing
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import INGRESS, chained_placement
+from unbroken.protocol.values.units import Digest, UnitHeader
+from unbroken_lab.sim.flows import chain
 
 STREAM = StreamId.parse("numbers.0>s0.0")
 REPLICA = ReplicaId(ShardId("s0", 0), 0)

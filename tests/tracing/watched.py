@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from unbroken.observe.tracing.ids import Ids, Place, Sampling
+from unbroken.observe.tracing.incidents import IncidentSpans
+from unbroken.observe.tracing.notable import notable
+from unbroken.observe.tracing.pulses import PulseSpans
+from unbroken.observe.tracing.spans import Seen, Span
 from unbroken.protocol.events import Event, LinkLost, LinkUp
-from unbroken.protocol.ids import NodeId, ReplicaId
 from unbroken.protocol.instructions import Instruction
-from unbroken.protocol.node import NodeProtocol
-from unbroken.sim.world import Setup, World
-from unbroken.tracing.ids import Ids, Place, Sampling
-from unbroken.tracing.incidents import IncidentSpans
-from unbroken.tracing.notable import notable
-from unbroken.tracing.pulses import PulseSpans
-from unbroken.tracing.spans import Seen, Span
+from unbroken.protocol.machine import NodeProtocol
+from unbroken.protocol.values.ids import NodeId, ReplicaId
+from unbroken_lab.sim.world import Setup, World
 
 RUN = "run-1"
 SPENT = {"triggerExecution": 180.0, "addBatch": 120.0}

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from support import TOKEN, wait_until
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.messages import Message
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 from unbroken.transport.link import Link, LinkHandlers
 from unbroken.transport.server import NodeServer
 

@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, Entry
+from unbroken.protocol.ingress.log import Append, AppendAck, Entry
 from unbroken.protocol.messages import (
     Ack,
     AskUnit,
@@ -24,7 +23,8 @@ from unbroken.protocol.messages import (
     Progress,
     Subscribe,
 )
-from unbroken.protocol.units import Digest
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest
 from unbroken.transport.codec import decode, encode
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,12}", fullmatch=True)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from support import TOKEN, wait_until
 from transport.links import Service, Watched, serve
-from unbroken.cluster.open_files import raise_open_files
+from unbroken.node.open_files import raise_open_files
 from unbroken.security.certificates import credentials
 from unbroken.transport.auth import open_client
 from unbroken.transport.connections import MOST_STRANGERS, Address, Strangers, address_of, connections

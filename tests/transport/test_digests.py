@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unbroken.transport.digests import Digests
+from unbroken.transport.state.digests import Digests
 
 
 def nothing() -> None:

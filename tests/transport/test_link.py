@@ -19,9 +19,9 @@ import pytest
 from support import wait_until
 from transport.links import PRODUCER, STREAM, TIMEOUT_S, TOKEN, Service, Watched, content, header, serve, threads_of
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.ingress import Append, Entry
+from unbroken.protocol.ingress.log import Append, Entry
 from unbroken.protocol.messages import Ack, Message, Progress, Subscribe
+from unbroken.protocol.values.ids import ReplicaId, ShardId
 from unbroken.security.certificates import credentials
 from unbroken.transport import link as link_module
 from unbroken.transport import server as server_module

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.transport.store import UnitStore, decode_unit, encode_unit, read_header
+from unbroken.data.unit_store import UnitStore, decode_unit, encode_unit, read_header
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 STREAM = StreamId(ShardId("src", 0), ShardId("seg", 1))
 REPLICA = ReplicaId(ShardId("seg", 1), 0)

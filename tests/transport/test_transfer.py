@@ -29,12 +29,21 @@ from hypothesis import strategies as st
 from support import TOKEN, wait_until
 from unbroken.errors import UnbrokenError
 from unbroken.security.certificates import credentials
-from unbroken.transport import pins as pins_module
-from unbroken.transport import transfer
 from unbroken.transport.auth import open_client, server_options
-from unbroken.transport.donor_calls import PinLost, TransferError, TransferStopped, ask_manifest, release_pin
-from unbroken.transport.pins import CHUNK_SCHEMA, EMPTY_SHA256, Manifest, PinError, PinGone, PinLimit, PinnedFile, Pins
-from unbroken.transport.transfer import Fetch, Pace
+from unbroken.transport.state import pins as pins_module
+from unbroken.transport.state import transfer
+from unbroken.transport.state.donor_calls import PinLost, TransferError, TransferStopped, ask_manifest, release_pin
+from unbroken.transport.state.pins import (
+    CHUNK_SCHEMA,
+    EMPTY_SHA256,
+    Manifest,
+    PinError,
+    PinGone,
+    PinLimit,
+    PinnedFile,
+    Pins,
+)
+from unbroken.transport.state.transfer import Fetch, Pace
 
 CHUNK = 16_384
 Batches = Iterator[pa.RecordBatch]

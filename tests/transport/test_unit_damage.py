@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from unbroken.checksum import Damaged, crc32c
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.data.checksum import Damaged, crc32c
+from unbroken.data.unit_store import Torn, UnitStore, decode_unit, encode_unit, stored_headers
 from unbroken.protocol.instructions import NoteOwed
-from unbroken.protocol.rebuilt import Rebuilt
-from unbroken.protocol.units import Digest, UnitHeader
-from unbroken.transport.store import Torn, UnitStore, decode_unit, encode_unit, stored_headers
+from unbroken.protocol.repair.rebuilt_state import Rebuilt
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
 
 STREAM = StreamId.parse("a.0>b.0")
 REPLICA = ReplicaId.parse("b.0#0")

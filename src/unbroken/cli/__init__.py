@@ -3,46 +3,31 @@
 from __future__ import annotations
 
 import logging
+from importlib.metadata import entry_points
 
 import click
 
 from unbroken import __version__
-from unbroken.cli import (
-    adopting,
-    coordinating,
-    hwang,
-    killing,
-    looking,
-    measuring,
-    operating,
-    page,
-    papers,
-    pausing,
-    peers,
-    planning,
-    reliability,
-    running,
-    simulating,
-    skipping,
-    starting,
-)
+from unbroken.cli import adopt, init, kill, operate, page, pause, run, skip, status, zookeeper
 from unbroken.cli.command import group
 
+ENTRY_POINTS = "unbroken.commands"
+"""Where other distributions name what they add to the command line."""
+
 COMMANDS: dict[str, tuple[click.Command, ...]] = {
-    "Begin": (starting.init, running.check, running.run, running.demo),
-    "See": (looking.status, looking.topology, looking.history, page.ui),
+    "Begin": (init.init, run.check, run.run),
+    "See": (status.status, status.topology, status.history, page.ui),
     "Operate": (
-        operating.drain,
-        operating.reinit,
-        operating.upgrade,
-        pausing.pause,
-        pausing.resume,
-        skipping.skip,
-        adopting.adopt,
+        operate.drain,
+        operate.reinit,
+        operate.upgrade,
+        pause.pause,
+        pause.resume,
+        skip.skip,
+        adopt.adopt,
     ),
-    "Try what fails": (killing.kill, measuring.chaos, simulating.simulate),
-    "Measure": (measuring.bench,),
-    "Set up": (running.node, coordinating.zookeeper, starting.completion),
+    "Try what fails": (kill.kill,),
+    "Set up": (run.node, zookeeper.zookeeper, init.completion),
 }
 """By what a person wants to do."""
 
@@ -67,13 +52,21 @@ def cli() -> None:
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
 
-simulating.simulate.fill(
-    {"Commands": (*simulating.COMMANDS, *reliability.COMMANDS, *planning.COMMANDS, *hwang.COMMANDS)}
-)
-measuring.bench.fill(
-    {"Unbroken itself": (*measuring.COMMANDS, page.bench_page), "Beside others": (*papers.COMMANDS, *peers.COMMANDS)}
-)
+def add_commands_of_others() -> None:
+    """Add the commands of other distributions, such as ``unbroken-lab``.
+
+    Each entry point of the group is a mapping like `COMMANDS`. One that cannot be loaded is reported and left out, so
+    that the commands that operate a flow work all the same.
+    """
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            cli.fill(entry.load())
+        except Exception as error:
+            click.echo(f"commands of {entry.value} are missing: {type(error).__name__}: {error}", err=True)
+
+
 cli.fill(COMMANDS)
+add_commands_of_others()
 
 
 def main() -> None:

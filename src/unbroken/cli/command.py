@@ -10,7 +10,7 @@ import click
 
 from unbroken.cli.shared import EXIT_INTERRUPTED, EXIT_REFUSED, errors, exit_code
 from unbroken.errors import FlowError, UnbrokenError
-from unbroken.secret import masked
+from unbroken.security.secret import masked
 
 Example = tuple[str, str]
 """A command line, and what it is good for."""
@@ -61,9 +61,10 @@ class Group(click.Group):
         self.sections: dict[str, tuple[str, ...]] = {}
 
     def fill(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
-        """Add commands, in the order in which they are shown."""
+        """Add commands, in the order in which they are shown; those of a section that exists come after its own."""
         for title, commands in sections.items():
-            self.sections[title] = tuple(str(command.name) for command in commands)
+            names = tuple(str(command.name) for command in commands)
+            self.sections[title] = (*self.sections.get(title, ()), *names)
             for command in commands:
                 self.add_command(command)
 

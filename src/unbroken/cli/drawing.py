@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 from rich.tree import Tree
 
-from unbroken.protocol.ids import ReplicaId, ShardId
-from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.values.ids import ReplicaId, ShardId
+from unbroken.protocol.values.layout import INGRESS
 from unbroken.wording import counted
 
 if TYPE_CHECKING:
-    from unbroken.protocol.layout import Layout
+    from unbroken.protocol.values.layout import Layout
 
 COLOURS = {"active": "green", "stands by": "green", "holds a copy": "green", "joins": "yellow"}
 """States of a replica that are as they should be, or will be; all others are shown as trouble."""
@@ -49,7 +49,7 @@ class Drawing:
 
     @classmethod
     def of(cls, shape: Mapping[str, Any]) -> Drawing:
-        """A flow that does not run: ``unbroken.cluster.status.flow_shape``."""
+        """A flow that does not run: ``unbroken.node.status.flow_shape``."""
         edges = tuple((str(producer), str(consumer)) for producer, consumer in shape["edges"])
         return cls(str(shape["name"]), tuple(shape["sources"]), shape["segments"], shape["sinks"], edges)
 

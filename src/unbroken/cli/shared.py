@@ -95,8 +95,8 @@ class Run:
     @contextlib.contextmanager
     def coordinated(self) -> Iterator[tuple[KazooClient, str]]:
         """A session with its ZooKeeper, and its name."""
-        from unbroken.cluster.documents import connect
-        from unbroken.cluster.sealed import check_access
+        from unbroken.coordination.client import check_access
+        from unbroken.coordination.documents import connect
 
         place = self.place()
         client = connect(place.zookeeper, 10, ANSWER_DEADLINE_S, token=place.token())
@@ -201,7 +201,7 @@ def find_run(
 
     With a ``zookeeper`` it need not be a run of this machine, and its name may be left out if it is the only one there.
     """
-    from unbroken.cluster.run_directory import RUN_FILE, RunInfo
+    from unbroken.coordination.run_info import RUN_FILE, RunInfo
 
     if directory is None and zookeeper is not None:
         return Place(flow_name or "", zookeeper, token_file)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from unbroken.connectors.base import SinkConnector, SinkWriter
-from unbroken.protocol.ids import segment_of
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.values.ids import segment_of
+from unbroken.protocol.values.units import UnitHeader
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from unbroken.connectors.base import Cut, Position, Rows, SourceConnector, SourceReader
-from unbroken.connectors.fit import fit
+from unbroken.connectors.base import Cut, Position, SourceConnector, SourceReader
+from unbroken.data.rows.fit import fit
+from unbroken.data.rows.parsed import Rows
+from unbroken.data.schema import arrow_schema, parse_schema
 from unbroken.errors import Unfit
-from unbroken.numbers import is_number, number_problems, shown
-from unbroken.spark.types import arrow_schema, parse_schema
+from unbroken.quantities import is_number, number_problems, shown
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -36,7 +37,7 @@ class Generator(SourceConnector):
     function
         ``function(start, stop, seed)`` makes rows ``start`` to ``stop - 1``. It must be a pure function:
         every ingress node calls it, and again after a failure, for ranges cut anywhere.
-        `unbroken.connectors.randomness` has random numbers that obey this. Without it, there is one column ``n``
+        `unbroken.data.randomness` has random numbers that obey this. Without it, there is one column ``n``
         with the number of the row.
     schema
         The columns that the function makes; needed with a function.

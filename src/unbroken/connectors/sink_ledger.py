@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from unbroken.coverage import Coverage
+from unbroken.data.coverage import Coverage
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import ShardId, StreamId, segment_of
-from unbroken.protocol.run import Run
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.values.ids import ShardId, StreamId, segment_of
+from unbroken.protocol.values.run import Run
+from unbroken.protocol.values.units import UnitHeader
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from unbroken.cluster import operations
 from unbroken.errors import Refused, Unreachable
+from unbroken.operations import requests as operations
 from unbroken.page.processes import LocalProcesses
-from unbroken.protocol.ids import NodeId, ShardId
+from unbroken.protocol.values.ids import NodeId, ShardId
 
 TOKEN_HEADER = "x-unbroken-token"
 

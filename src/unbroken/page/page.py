@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,11 +15,10 @@ from unbroken.page.feed import Feed
 from unbroken.page.processes import LocalProcesses
 from unbroken.page.reader import FlowReader
 from unbroken.page.server import PageServer
-from unbroken.page.simulated import SimulatedFlow
 from unbroken.page.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from unbroken.cluster.launcher import LocalCluster
+    from unbroken.local.launcher import LocalCluster
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class PageOptions:
 class Page:
     """A page that is served as long as it is open; it owns what it was made of, and closes all of it.
 
-    Made by `page_of_flow`, `page_of_run` or `page_of_simulation`.
+    Made by `page_of_flow` or `page_of_run`.
     """
 
     def __init__(
@@ -103,11 +101,6 @@ def page_of_run(cluster: LocalCluster, options: PageOptions) -> Page:
     """The page of a flow that this process runs: it knows at once when a node's process has ended, and how."""
     reader = FlowReader(cluster.zookeeper.address, cluster.flow.name, cluster.token, ask=cluster.status)
     return _page(reader, cluster.token, options)
-
-
-def page_of_simulation(flow: SimulatedFlow, options: PageOptions, token: str | None = None) -> Page:
-    """The page of a simulated flow, to which everything may be done."""
-    return Page(flow.look, flow, token or secrets.token_urlsafe(12), options, simulated=True)
 
 
 def _page(reader: FlowReader, token: str, options: PageOptions) -> Page:

@@ -15,10 +15,10 @@ from itertools import pairwise
 
 import psutil
 
-from unbroken.cluster import striking
-from unbroken.cluster.documents import Member
+from unbroken.coordination.documents import Member
 from unbroken.errors import Refused
-from unbroken.protocol.ids import NodeId
+from unbroken.local import strikes as striking
+from unbroken.protocol.values.ids import NodeId
 
 Members = Callable[[], Mapping[NodeId, Member]]
 

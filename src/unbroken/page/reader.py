@@ -17,11 +17,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from unbroken.cluster.directory import Directory
-from unbroken.cluster.documents import Member, Suspicion, connect, root_of
-from unbroken.cluster.status_reader import StatusReader
+from unbroken.coordination.directory import Directory
+from unbroken.coordination.documents import Member, Suspicion, connect, root_of
+from unbroken.observe.status_reader import StatusReader
 from unbroken.page.snapshot import Sentence, Snapshot
-from unbroken.protocol.ids import NodeId
+from unbroken.protocol.values.ids import NodeId
 from unbroken.security.sealing import ForgedDocument
 
 SESSION_S = 10.0

@@ -9,7 +9,7 @@ from typing import Any
 from unbroken.page.replicas import WELL, ReplicaView
 from unbroken.page.sentences import restored_ms
 from unbroken.page.snapshot import Sentence, Snapshot
-from unbroken.protocol.ids import NodeId
+from unbroken.protocol.values.ids import NodeId
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from unbroken.page.snapshot import Snapshot, State
-from unbroken.protocol.ids import NodeId, ReplicaId
-from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.values.ids import NodeId, ReplicaId
+from unbroken.protocol.values.layout import INGRESS
 
 
 class Look(StrEnum):

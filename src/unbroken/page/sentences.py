@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from unbroken.page.snapshot import Sentence, Snapshot
-from unbroken.protocol.ids import NodeId
+from unbroken.protocol.values.ids import NodeId
 
 KEPT = 300
 """Sentences that a page shows; nodes and ZooKeeper keep a few hundred, too."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unbroken.page.snapshot import Snapshot
-from unbroken.protocol.ids import ReplicaId, ShardId
+from unbroken.protocol.values.ids import ReplicaId, ShardId
 
 SAMPLES = 1_800
 """Half an hour at a look per second, and more when nobody watches and looks are rarer."""

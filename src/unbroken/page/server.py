@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp
 
-from unbroken.serving import AppServer
+from unbroken.transport.http.server import AppServer
 
 
 class PageServer(AppServer):

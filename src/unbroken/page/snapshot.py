@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from unbroken.cluster.documents import Suspicion
-from unbroken.protocol.ids import NodeId
-from unbroken.protocol.layout import Layout
+from unbroken.coordination.documents import Suspicion
+from unbroken.protocol.values.ids import NodeId
+from unbroken.protocol.values.layout import Layout
 
 State = Mapping[str, Any]
-"""The status of a node, as ``cluster/status.py`` makes it."""
+"""The status of a node, as ``node/status.py`` makes it."""
 
 
 @dataclass(frozen=True)

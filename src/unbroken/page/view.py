@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from unbroken.cluster.status import flow_overhead
+from unbroken.node.status import flow_overhead
 from unbroken.page import graph
 from unbroken.page.redundancy import Redundancy
 from unbroken.page.replicas import Look, ReplicaView, doubts_of, replica_views
 from unbroken.page.snapshot import Snapshot, State
-from unbroken.protocol.ids import NodeId, ShardId
-from unbroken.protocol.layout import INGRESS
+from unbroken.protocol.values.ids import NodeId, ShardId
+from unbroken.protocol.values.layout import INGRESS
 
 
 def document(snapshot: Snapshot, redundancy: Redundancy, views: Sequence[ReplicaView] | None = None) -> dict[str, Any]:

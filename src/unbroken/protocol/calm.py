@@ -20,7 +20,7 @@ from unbroken.protocol.instructions import (
 from unbroken.protocol.messages import Ack, DigestNote, Ping, Pong, Progress
 
 if TYPE_CHECKING:
-    from unbroken.protocol.node import NodeProtocol
+    from unbroken.protocol.machine import NodeProtocol
 
 PLAIN_MESSAGES = frozenset({Ack, DigestNote, Ping, Pong, Progress})
 PLAIN_STEPS = frozenset({AnswerGate, DropInbox, DropOutbox, NoteOwed, Send, SendUnit, StoreUnit})

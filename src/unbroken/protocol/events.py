@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from unbroken.protocol.cuts import Cut
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import InSync
-from unbroken.protocol.layout import Layout, Topology
+from unbroken.protocol.ingress.log import InSync
+from unbroken.protocol.leader.orders import LeaderKnown, Ordered, OrderRefused, OrdersLost
 from unbroken.protocol.messages import Message
-from unbroken.protocol.orders import LeaderKnown, Ordered, OrderRefused, OrdersLost
-from unbroken.protocol.recovery import ReplicaState
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.replica.cuts import Cut
+from unbroken.protocol.replica.recovery import ReplicaState
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.layout import Layout, Topology
+from unbroken.protocol.values.units import UnitHeader
 
 
 @dataclass(frozen=True)

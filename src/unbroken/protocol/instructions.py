@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from unbroken.protocol.cuts import Cut
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.ingress import Admission, Entry, ProposeInSync
+from unbroken.protocol.ingress.log import Admission, Entry, ProposeInSync
+from unbroken.protocol.leader.orders import Order
 from unbroken.protocol.messages import Message
-from unbroken.protocol.orders import Order
-from unbroken.protocol.rebuilt import Rebuilt
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.repair.rebuilt_state import Rebuilt
+from unbroken.protocol.replica.cuts import Cut
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import UnitHeader
 
 
 @dataclass(frozen=True)

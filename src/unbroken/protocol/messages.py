@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unbroken.protocol.consistency import Consistency
-from unbroken.protocol.ids import ReplicaId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, Held, JoinLog, JoinRefused, Recall
-from unbroken.protocol.rebuilt import FROM_THE_FIRST, Rebuilt
-from unbroken.protocol.units import Digest
+from unbroken.protocol.ingress.log import Append, AppendAck, Held, JoinLog, JoinRefused, Recall
+from unbroken.protocol.repair.rebuilt_state import FROM_THE_FIRST, Rebuilt
+from unbroken.protocol.values.consistency import Consistency
+from unbroken.protocol.values.ids import ReplicaId, StreamId
+from unbroken.protocol.values.units import Digest
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from unbroken.protocol.cuts import Cut
 from unbroken.protocol.events import Event, GateAsked, PinAsked, Received, UnitArrived
-from unbroken.protocol.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of, home_of, segment_of
-from unbroken.protocol.ingress import Append, AppendAck, Held, IngressLog, JoinLog, JoinRefused, Recall
+from unbroken.protocol.ingress.log import Append, AppendAck, Held, IngressLog, JoinLog, JoinRefused, Recall
 from unbroken.protocol.instructions import Instruction, RefuseGate, RefusePin, Report
-from unbroken.protocol.layout import INGRESS
 from unbroken.protocol.messages import (
     Ack,
     Claim,
@@ -32,13 +29,16 @@ from unbroken.protocol.messages import (
     Subscribe,
     Unsubscribe,
 )
-from unbroken.protocol.outbox import SNAPSHOT
-from unbroken.protocol.rebuilt import Rebuilt
-from unbroken.protocol.replica import SegmentReplica
-from unbroken.protocol.units import Digest
+from unbroken.protocol.output.outbox import SNAPSHOT
+from unbroken.protocol.repair.rebuilt_state import Rebuilt
+from unbroken.protocol.replica.cuts import Cut
+from unbroken.protocol.replica.replica import SegmentReplica
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of, home_of, segment_of
+from unbroken.protocol.values.layout import INGRESS
+from unbroken.protocol.values.units import Digest
 
 if TYPE_CHECKING:
-    from unbroken.protocol.node import NodeProtocol
+    from unbroken.protocol.machine import NodeProtocol
 
 MOST_NUMBER = 2**48
 """No counter gets here: a thousand units per second would take nine thousand years."""

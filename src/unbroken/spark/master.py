@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from unbroken.config import Settings
 from unbroken.errors import UnbrokenError
+from unbroken.flow.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

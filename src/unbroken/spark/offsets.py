@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unbroken.protocol.cuts import Cut, Reach
-from unbroken.protocol.ids import StreamId
+from unbroken.protocol.replica.cuts import Cut, Reach
+from unbroken.protocol.values.ids import StreamId
 
 Offset = Mapping[str, Any]
 """``{"cut": b}``, and perhaps ``"units"``: for each stream what ``Reach.to_json`` makes."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from unbroken.spark.plans import Plan, analysed, class_of, items
+from unbroken.spark.analysis.plans import Plan, analysed, class_of, items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

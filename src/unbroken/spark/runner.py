@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unbroken.digest import HASH_COLUMN, digest_column, digest_of, float_columns
-from unbroken.flow import Segment
-from unbroken.program import Consumer
-from unbroken.protocol.cuts import Cut
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
-from unbroken.protocol.units import UnitHeader
+from unbroken.data.digest import HASH_COLUMN, digest_column, digest_of, float_columns
+from unbroken.data.schema import arrow_schema
+from unbroken.data.sharding import spark_shard_column, split_by_column
+from unbroken.data.unit_store import UnitStore, encode_unit
+from unbroken.flow.dataflow import Segment
+from unbroken.flow.program import Consumer
+from unbroken.protocol.replica.cuts import Cut
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import UnitHeader
 from unbroken.security.certificates import credentials
-from unbroken.sharding import spark_shard_column, split_by_column
-from unbroken.spark.analysis import input_schema
-from unbroken.spark.calling import call, start_query
+from unbroken.spark.analysis.analysis import input_schema
 from unbroken.spark.checkpoints import offset_at, watermark_before
 from unbroken.spark.offsets import cut_from
 from unbroken.spark.one_task import as_one_task
-from unbroken.spark.types import arrow_schema
-from unbroken.transport.store import UnitStore, encode_unit
+from unbroken.spark.segment_call import call, start_query
 
 if TYPE_CHECKING:
     import pyarrow as pa

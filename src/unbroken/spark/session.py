@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unbroken.cluster.java import java_environment
-from unbroken.config import Settings
-from unbroken.secret import holds_secret, is_secret, revealed
+from unbroken.flow.settings import Settings
+from unbroken.security.secret import holds_secret, is_secret, revealed
+from unbroken.spark.java import java_environment
 from unbroken.spark.master import (
     MasterError,
     await_executor,
@@ -197,5 +198,6 @@ def _load_everything(session: SparkSession) -> None:
     """
     import pyarrow as pa
 
-    pa.table({"loaded": [1]}).to_pandas()
+    if find_spec("pandas") is not None:
+        pa.table({"loaded": [1]}).to_pandas()
     session.range(1).toArrow()

@@ -20,12 +20,12 @@ import pyarrow.flight as flight
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from unbroken.checksum import Damaged
+from unbroken.data.checksum import Damaged
+from unbroken.data.schema import arrow_schema
+from unbroken.data.unit_store import open_unit, read_header, unit_name
 from unbroken.security.certificates import Credentials
 from unbroken.spark.offsets import units_between
-from unbroken.spark.types import arrow_schema
 from unbroken.transport.auth import open_client
-from unbroken.transport.store import open_unit, read_header, unit_name
 
 GATE_TIMEOUT_S = 60
 """Longest wait for the gate's answer. The gate answers within its own much shorter wait; only a node that is

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from unbroken.protocol.units import FLOAT_TOLERANCE
+from unbroken.protocol.values.units import FLOAT_TOLERANCE
 
 MOST_SHOWN = 5
 """Rows of each kind that are told: they are to be read by a person, and one mistake often shows in many rows."""

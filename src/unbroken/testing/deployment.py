@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unbroken.cluster.documents import connect, read_history, read_in_sync
-from unbroken.cluster.status_reader import StatusReader
+from unbroken.coordination.documents import connect, read_history, read_in_sync
 from unbroken.errors import UnbrokenError
-from unbroken.flow import Dataflow
-from unbroken.protocol.ids import NodeId
+from unbroken.flow.dataflow import Dataflow
+from unbroken.observe.status_reader import StatusReader
+from unbroken.protocol.values.ids import NodeId
 from unbroken.testing.faults import ZOOKEEPER
 from unbroken.testing.files import RunFiles
 from unbroken.testing.member import DEAD, Member

@@ -5,7 +5,7 @@ is idle, and then does one order after the other: run a node of this flow, or co
 runs by the same `run_node` as in production, in the main thread; only the session is not its own. Between two orders
 everything that the last one has left is cleared away, and a process that cannot do so ends: the pool has others.
 
-The process ends with its owner: it is started by `unbroken.cluster.processes.spawn`, and the end of the socket is the
+The process ends with its owner: it is started by `unbroken.local.processes.spawn`, and the end of the socket is the
 end of its work.
 """
 
@@ -22,10 +22,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unbroken.cluster.node_main import NodeOptions, run_node
-from unbroken.cluster.routes import Routes
+from unbroken.coordination.routes import Routes
 from unbroken.errors import UnbrokenError
-from unbroken.secret import mask_logs
+from unbroken.node.main import NodeOptions, run_node
+from unbroken.security.secret import mask_logs
 from unbroken.spark.session import start_session
 from unbroken.testing.orders import BUSY, IDLE, REFERENCE, RUN, STOP, Line, Order, Recipe
 from unbroken.testing.surroundings import Surroundings
@@ -33,7 +33,7 @@ from unbroken.testing.surroundings import Surroundings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from unbroken.cluster.node import Node
+    from unbroken.node.node import Node
 
 log = logging.getLogger(__name__)
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from unbroken.connectors.fit import fit
-from unbroken.connectors.texttime import micros_of_text
+from unbroken.data.rows.fit import fit
+from unbroken.data.rows.times import micros_of_text
+from unbroken.data.schema import arrow_schema
 from unbroken.errors import UnbrokenError
-from unbroken.flow import Dataflow
-from unbroken.spark.types import arrow_schema
+from unbroken.flow.dataflow import Dataflow
 from unbroken.testing.marks import Mark
 from unbroken.wording import choices
 
 if TYPE_CHECKING:
-    from unbroken.flow import Source
+    from unbroken.flow.dataflow import Source
 
 Given = Any
 """What a user gives as the input of one source: rows and marks, a table, or a frame."""

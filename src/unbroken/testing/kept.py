@@ -18,8 +18,8 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from unbroken.connectors.base import SinkConnector, SinkWriter
-from unbroken.connectors.publish import publish
-from unbroken.protocol.units import UnitHeader
+from unbroken.connectors.files.publish import publish
+from unbroken.protocol.values.units import UnitHeader
 
 HEADER_KEY = b"unbroken.testing"
 """Where a file's metadata says which unit it is and when it came."""

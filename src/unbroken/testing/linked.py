@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unbroken.cluster.launcher import LocalCluster
+from unbroken.local.launcher import LocalCluster
 from unbroken.testing.faults import ZOOKEEPER
 from unbroken.testing.partitions import HERE
 from unbroken.testing.proxies import Proxies

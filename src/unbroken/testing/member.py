@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from unbroken.cluster.processes import OwnedProcess
 from unbroken.errors import UnbrokenError
+from unbroken.local.processes import OwnedProcess
 from unbroken.testing.orders import BUSY, IDLE, STOP, Line, Order, Recipe
 
 STARTING = "starting"

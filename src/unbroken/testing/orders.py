@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from unbroken.config import Settings
-from unbroken.secret import Secret, declared
+from unbroken.flow.settings import Settings
+from unbroken.security.secret import Secret, declared
 
 RUN = "run"
 REFERENCE = "reference"

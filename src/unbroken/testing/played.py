@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from unbroken.connectors.base import Cut, Position, Rows, SourceConnector, SourceReader
+from unbroken.connectors.base import Cut, Position, SourceConnector, SourceReader
+from unbroken.data.rows.parsed import Rows
 from unbroken.errors import UnbrokenError
 from unbroken.testing.files import GO, RunFiles
 from unbroken.testing.script import Held, Place, Script

@@ -21,12 +21,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from unbroken.cluster.documents import connect
-from unbroken.cluster.java import java_environment
-from unbroken.cluster.processes import spawn, tail
-from unbroken.cluster.zookeeper import EmbeddedZooKeeper
-from unbroken.config import Settings
+from unbroken.coordination.documents import connect
 from unbroken.errors import UnbrokenError
+from unbroken.flow.settings import Settings
+from unbroken.local.processes import spawn, tail
+from unbroken.local.zookeeper_server import EmbeddedZooKeeper
+from unbroken.spark.java import java_environment
 from unbroken.testing.member import DEAD, Member
 from unbroken.testing.orders import IDLE, Line, Recipe
 

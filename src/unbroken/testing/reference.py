@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from unbroken.data.schema import arrow_schema
+from unbroken.data.sharding import split
 from unbroken.errors import UnbrokenError
-from unbroken.flow import Segment
-from unbroken.plan import build_topology
-from unbroken.sharding import split
-from unbroken.spark.analysis import Analysis, analyse, input_schema
-from unbroken.spark.calling import call, start_query
-from unbroken.spark.types import arrow_schema
+from unbroken.flow.dataflow import Segment
+from unbroken.flow.plan import build_topology
+from unbroken.spark.analysis.analysis import Analysis, analyse, input_schema
+from unbroken.spark.segment_call import call, start_query
 from unbroken.testing.files import RunFiles
 from unbroken.testing.substitution import load_substituted
 

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from unbroken.errors import UnbrokenError
-from unbroken.flow import Dataflow
-from unbroken.plan import build_topology
-from unbroken.protocol.layout import Topology
+from unbroken.flow.dataflow import Dataflow
+from unbroken.flow.plan import build_topology
+from unbroken.protocol.values.layout import Topology
 from unbroken.testing.deployment import Deployment, Setup
 from unbroken.testing.faults import Fault, Partition, SourceFails, refuse_bad
 from unbroken.testing.files import GO, RunFiles

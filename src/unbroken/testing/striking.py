@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from unbroken.chaos.stage import shortage_of
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.layout import Topology
+from unbroken.protocol.values.layout import Topology
 from unbroken.testing.deployment import Deployment
 from unbroken.testing.faults import ZOOKEEPER, Fault, Freeze, Kill, Partition, SourceFails
 from unbroken.testing.files import RunFiles
 from unbroken.testing.result import Struck
 from unbroken.testing.script import Plan
+from unbroken.testing.shortage import shortage_of
 
 ZOOKEEPER_BACK_S = 1.0
 """How long ZooKeeper stays away if a test does not say so."""

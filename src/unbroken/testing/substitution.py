@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unbroken.config import load_settings
 from unbroken.errors import UnbrokenError
-from unbroken.flow import Dataflow
-from unbroken.plan import load_flow
+from unbroken.flow.dataflow import Dataflow
+from unbroken.flow.plan import load_flow
+from unbroken.flow.settings import load_settings
 from unbroken.testing.files import RunFiles
 from unbroken.testing.kept import Kept
 from unbroken.testing.played import Played

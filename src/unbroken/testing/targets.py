@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import NodeId, ShardId, segment_of
-from unbroken.protocol.layout import Layout
+from unbroken.protocol.values.ids import NodeId, ShardId, segment_of
+from unbroken.protocol.values.layout import Layout
 from unbroken.testing.faults import LEADER, REPLICA_OF, ZOOKEEPER, Fault, Node
 from unbroken.wording import choices
 

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.consistency import Consistency
-from unbroken.protocol.ids import ReplicaId, StreamId
-from unbroken.protocol.ingress import Append, AppendAck, Entry, Held, JoinLog, JoinRefused, Recall, Tip
+from unbroken.protocol.ingress.log import Append, AppendAck, Entry, Held, JoinLog, JoinRefused, Recall, Tip
 from unbroken.protocol.messages import (
     Ack,
     AskUnit,
@@ -30,8 +28,10 @@ from unbroken.protocol.messages import (
     Subscribe,
     Unsubscribe,
 )
-from unbroken.protocol.rebuilt import Rebuilt
-from unbroken.protocol.units import Digest
+from unbroken.protocol.repair.rebuilt_state import Rebuilt
+from unbroken.protocol.values.consistency import Consistency
+from unbroken.protocol.values.ids import ReplicaId, StreamId
+from unbroken.protocol.values.units import Digest
 
 
 def encode(message: Message) -> bytes:

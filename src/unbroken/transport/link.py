@@ -18,7 +18,7 @@ import pyarrow.flight as flight
 
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.messages import Message
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.values.units import UnitHeader
 from unbroken.security.certificates import credentials
 from unbroken.threads import LastingThread
 from unbroken.transport.auth import open_client

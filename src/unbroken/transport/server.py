@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from unbroken.checksum import Damaged
+from unbroken.data.checksum import Damaged
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.ids import ReplicaId
 from unbroken.protocol.messages import Message
-from unbroken.protocol.units import UnitHeader
+from unbroken.protocol.values.ids import ReplicaId
+from unbroken.protocol.values.units import UnitHeader
 from unbroken.transport.auth import server_options
 from unbroken.transport.codec import decode
 from unbroken.transport.connections import ConnectionGuard, Strangers, address_of, cut_connections

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from bench.paper.trying import drawn, try_out
-from unbroken.bench import bounded
-from unbroken.bench.consistency_settings import Case, ConsistencySettings
-from unbroken.bench.paper import missing_input
-from unbroken.bench.paper.borealis import BucketSize, Policies, Waiting, line_of
-from unbroken.bench.paper.borealis_states import ChainDepth, StateAndRate, state_rows
-from unbroken.bench.paper.experiment import Row, Size, number
-from unbroken.bench.paper.missing_input import fail_inputs, points_of, row_of, same, settings_of
-from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
-from unbroken.plan import build_topology, load_flow
+from unbroken.flow.environment import variables
+from unbroken.flow.plan import build_topology, load_flow
+from unbroken_lab.experiments import bounded
+from unbroken_lab.experiments.consistency_settings import Case, ConsistencySettings
+from unbroken_lab.experiments.paper import missing_input
+from unbroken_lab.experiments.paper.borealis import BucketSize, Policies, Waiting, line_of
+from unbroken_lab.experiments.paper.borealis_states import ChainDepth, StateAndRate, state_rows
+from unbroken_lab.experiments.paper.experiment import Row, Size, number
+from unbroken_lab.experiments.paper.missing_input import fail_inputs, points_of, row_of, same, settings_of
 
 RUN: dict[str, Any] = {
     "duration_s": 5.0,

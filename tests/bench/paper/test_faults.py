@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from bench.paper.trying import drawn, try_out
-from unbroken.bench.paper.course import Counter
-from unbroken.bench.paper.experiment import Row, Size, Value, number
-from unbroken.bench.paper.faulted import FOLLOWER, Plan, before_and_after, gaps_around
-from unbroken.bench.paper.faults import ANY, AT_KILL_S, Faults, case_name, kinds
-from unbroken.bench.paper.ways import LEADER, NONE, PASSIVE, PULSE
-from unbroken.demo.measure import Sample
+from unbroken_lab.demo.measure import Sample
+from unbroken_lab.experiments.paper.course import Counter
+from unbroken_lab.experiments.paper.experiment import Row, Size, Value, number
+from unbroken_lab.experiments.paper.faulted import FOLLOWER, Plan, before_and_after, gaps_around
+from unbroken_lab.experiments.paper.faults import ANY, AT_KILL_S, Faults, case_name, kinds
+from unbroken_lab.experiments.paper.ways import LEADER, NONE, PASSIVE, PULSE
 
 
 def course(way: str, killed: str, later_ms: float) -> list[Row]:

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 
 from bench.paper.trying import drawn, try_out
-from unbroken.bench.paper import flux
-from unbroken.bench.paper.experiment import Row, Size, number
-from unbroken.bench.paper.flows import monitoring
-from unbroken.bench.paper.flux import Moved, Pairs, SessionReader, course
-from unbroken.bench.paper.saturation import AT_MOST, WAYS, taken_per_s
-from unbroken.demo.measure import Sample
-from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
-from unbroken.plan import build_topology, load_flow
+from unbroken.flow.environment import variables
+from unbroken.flow.plan import build_topology, load_flow
+from unbroken_lab.demo.measure import Sample
+from unbroken_lab.experiments.paper import flux
+from unbroken_lab.experiments.paper.experiment import Row, Size, number
+from unbroken_lab.experiments.paper.flows import monitoring
+from unbroken_lab.experiments.paper.flux import Moved, Pairs, SessionReader, course
+from unbroken_lab.experiments.paper.saturation import AT_MOST, WAYS, taken_per_s
 
 KILLED = 100_000.0
 SUMMARY: Row = {

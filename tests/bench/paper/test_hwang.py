@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.paper.trying import drawn, try_out
-from unbroken.bench.paper.experiment import Row, Size, number
-from unbroken.bench.paper.hwang import Tradeoff
+from unbroken_lab.experiments.paper.experiment import Row, Size, number
+from unbroken_lab.experiments.paper.hwang import Tradeoff
 
 MEASURED = {"active": (1.0, 0.4), "active-standby": (1.0, 0.5), "passive": (0.12, 3.0), "upstream": (0.002, 4.0)}
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from bench.paper.trying import drawn, try_out
-from unbroken.bench.paper.boxes import box_of, distinct, figure_of, ratio, shown
-from unbroken.bench.paper.experiment import Row, Size, chosen, number
-from unbroken.bench.paper.flows import identity, union
-from unbroken.bench.paper.mib import Chain, PulseSweep, Shards, Unbalanced, by_place, mistakes
-from unbroken.bench.paper.quiet import Span
-from unbroken.bench.paper.ways import LEADER, NONE, PASSIVE, PULSE, UNORDERED, WAYS, arguments
-from unbroken.environment import variables
 from unbroken.errors import UnbrokenError
-from unbroken.plan import build_topology, load_flow
+from unbroken.flow.environment import variables
+from unbroken.flow.plan import build_topology, load_flow
+from unbroken_lab.experiments.paper.boxes import box_of, distinct, figure_of, ratio, shown
+from unbroken_lab.experiments.paper.experiment import Row, Size, chosen, number
+from unbroken_lab.experiments.paper.flows import identity, union
+from unbroken_lab.experiments.paper.mib import Chain, PulseSweep, Shards, Unbalanced, by_place, mistakes
+from unbroken_lab.experiments.paper.quiet import Span
+from unbroken_lab.experiments.paper.ways import LEADER, NONE, PASSIVE, PULSE, UNORDERED, WAYS, arguments
 
 
 def measured(p50: float, **columns: str | float) -> Row:

@@ -8,10 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from unbroken.bench.paper.numbered import PAYLOAD, NumberedReader, NumberedRows, Rows, box, per_second, within
 from unbroken.client import Result
-from unbroken.protocol.ids import ShardId, StreamId
-from unbroken.protocol.units import Digest, UnitHeader
+from unbroken.protocol.values.ids import ShardId, StreamId
+from unbroken.protocol.values.units import Digest, UnitHeader
+from unbroken_lab.experiments.paper.numbered import (
+    PAYLOAD,
+    NumberedReader,
+    NumberedRows,
+    Rows,
+    box,
+    per_second,
+    within,
+)
 
 NO_SUBSCRIPTION: Any = None
 BEGAN_MS = 50_000.0

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unbroken.bench.paper.experiment import ERROR, Experiment, Row, Rows, Say, Size, chosen
-from unbroken.bench.paper.records import read_csv, run_and_keep
 from unbroken.errors import UnbrokenError
+from unbroken_lab.experiments.paper.experiment import ERROR, Experiment, Row, Rows, Say, Size, chosen
+from unbroken_lab.experiments.paper.records import read_csv, run_and_keep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bench.paper.trying import drawn, try_out
-from unbroken.bench.losses import AWAY_S, Loss
-from unbroken.bench.paper.experiment import Row, Size, number
-from unbroken.bench.paper.losing import row_of, trial_of
-from unbroken.bench.paper.recovery_table import RecoveryTable
-from unbroken.bench.strategies import RESTART_S, STRATEGIES, Trial, measure_loss
+from unbroken_lab.experiments.losses import AWAY_S, Loss
+from unbroken_lab.experiments.paper.experiment import Row, Size, number
+from unbroken_lab.experiments.paper.losing import row_of, trial_of
+from unbroken_lab.experiments.paper.recovery_table import RecoveryTable
+from unbroken_lab.experiments.strategies import RESTART_S, STRATEGIES, Trial, measure_loss
 
 FIGURES: dict[str, Any] = {
     "overhead": 1.0,

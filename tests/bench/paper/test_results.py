@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from unbroken.bench.paper.experiment import Rows, Size, compared
-from unbroken.bench.paper.records import keep, write_csv
-from unbroken.bench.paper.recovery_table import RecoveryTable
-from unbroken.bench.paper.registry import names
-from unbroken.bench.paper.results import page_of, read_found, recovery_markdown, write_page
 from unbroken.cli import cli
 from unbroken.cli.shared import EXIT_FAILED
 from unbroken.errors import UnbrokenError
+from unbroken_lab.experiments.paper.experiment import Rows, Size, compared
+from unbroken_lab.experiments.paper.records import keep, write_csv
+from unbroken_lab.experiments.paper.recovery_table import RecoveryTable
+from unbroken_lab.experiments.paper.registry import names
+from unbroken_lab.experiments.paper.results import page_of, read_found, recovery_markdown, write_page
 
 ROWS: Rows = [
     {"failure": "kill -9", "strategy": "active", "gap_s": 0.81, "gap_before_s": 0.8, "resumed_s": 0.3,

@@ -10,14 +10,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from bench.paper.trying import drawn, try_out
-from unbroken.bench.paper import cloud
-from unbroken.bench.paper.cloud import Control, Events, Verdict, coded, event_of, expected
-from unbroken.bench.paper.experiment import Row, Size, number
-from unbroken.bench.paper.flows import cloud as flow_module
-from unbroken.bench.paper.saas import Monitoring
-from unbroken.bench.paper.ways import LEADER, PASSIVE, PULSE
-from unbroken.environment import variables
-from unbroken.plan import build_topology, load_flow
+from unbroken.flow.environment import variables
+from unbroken.flow.plan import build_topology, load_flow
+from unbroken_lab.experiments.paper import cloud
+from unbroken_lab.experiments.paper.cloud import Control, Events, Verdict, coded, event_of, expected
+from unbroken_lab.experiments.paper.experiment import Row, Size, number
+from unbroken_lab.experiments.paper.flows import cloud as flow_module
+from unbroken_lab.experiments.paper.saas import Monitoring
+from unbroken_lab.experiments.paper.ways import LEADER, PASSIVE, PULSE
 
 RATE = 200
 COUNT = 12 * RATE

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from bench.paper.trying import drawn, try_out
-from unbroken.bench.paper.arrival import OwnOrders, take_what_arrives
-from unbroken.bench.paper.experiment import Row, Size, number
-from unbroken.bench.paper.unordered import COMPARED, IGNORED, Divergences, Unordered
-from unbroken.bench.paper.ways import LEADER, PULSE, UNORDERED
-from unbroken.cluster.order_log import LogEvent
-from unbroken.cluster.ordering import Orders
-from unbroken.protocol.divergence import DigestBook, Divergence
-from unbroken.protocol.ids import ReplicaId, ShardId, StreamId
+from unbroken.coordination.orders.log import LogEvent
+from unbroken.node.membership.order_logs import Orders
 from unbroken.protocol.instructions import FollowOrders, Lead, Publish
-from unbroken.protocol.orders import LeaderKnown, Order, Ordered, OrderRefused
-from unbroken.protocol.units import Digest
-from unbroken.sim import machine
-from unbroken.sim.flows import join
-from unbroken.sim.machine import NodeProcess
-from unbroken.sim.world import Setup, World
+from unbroken.protocol.leader.orders import LeaderKnown, Order, Ordered, OrderRefused
+from unbroken.protocol.output.divergence import DigestBook, Divergence
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import Digest
+from unbroken_lab.experiments.paper.arrival import OwnOrders, take_what_arrives
+from unbroken_lab.experiments.paper.experiment import Row, Size, number
+from unbroken_lab.experiments.paper.unordered import COMPARED, IGNORED, Divergences, Unordered
+from unbroken_lab.experiments.paper.ways import LEADER, PULSE, UNORDERED
+from unbroken_lab.sim import machine
+from unbroken_lab.sim.flows import join
+from unbroken_lab.sim.machine import NodeProcess
+from unbroken_lab.sim.world import Setup, World
 
 SHARD = ShardId("both", 0)
 STREAM = StreamId(ShardId("rare", 0), SHARD)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from unbroken.bench.paper.experiment import ERROR, Experiment, Row, Rows, Size
-from unbroken.bench.paper.records import draw, read_csv, run_and_keep, write_csv
-from unbroken.bench.paper.registry import experiment_of
+from unbroken_lab.experiments.paper.experiment import ERROR, Experiment, Row, Rows, Size
+from unbroken_lab.experiments.paper.records import draw, read_csv, run_and_keep, write_csv
+from unbroken_lab.experiments.paper.registry import experiment_of
 
 PNG = b"\x89PNG"
 

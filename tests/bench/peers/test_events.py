@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unbroken.bench.peers.events import KEYS, Load, expected_counts, expected_tops, index_of, make_rows
+from unbroken_lab.experiments.peers.events import KEYS, Load, expected_counts, expected_tops, index_of, make_rows
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7_777, KEYS, KEYS + 1, 3 * KEYS + 4_321])

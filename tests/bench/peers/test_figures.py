@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from unbroken.bench.peers.events import KEYS, Load, make_rows
-from unbroken.bench.peers.figures import back_to_normal_s, course, fault_gap_ms, figures_of
-from unbroken.bench.peers.observation import Observation
 from unbroken.errors import UnbrokenError
+from unbroken_lab.experiments.peers.events import KEYS, Load, make_rows
+from unbroken_lab.experiments.peers.figures import back_to_normal_s, course, fault_gap_ms, figures_of
+from unbroken_lab.experiments.peers.observation import Observation
 
 RATE, SECONDS, STEP_MS = 1_000, 40, 100
 BEGAN_MS = 5_000_000.0

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from unbroken.bench.peers import install
-from unbroken.bench.peers.flink import Output, TunedFlink
-from unbroken.bench.peers.flink_settings import TUNED, Ports, configuration, write_configuration
-from unbroken.bench.peers.install import find_flink, install_flink, peers_directory
-from unbroken.bench.peers.schedule import Schedule, run_system
 from unbroken.errors import UnbrokenError
+from unbroken_lab.experiments.peers import install
+from unbroken_lab.experiments.peers.flink import Output, TunedFlink
+from unbroken_lab.experiments.peers.flink_settings import TUNED, Ports, configuration, write_configuration
+from unbroken_lab.experiments.peers.install import find_flink, install_flink, peers_directory
+from unbroken_lab.experiments.peers.schedule import Schedule, run_system
 
 
 def test_results_are_read_as_the_output_grows(tmp_path: Path) -> None:

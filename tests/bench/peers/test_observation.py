@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unbroken.bench.peers.events import KEYS, Load, expected_counts, expected_tops, make_rows
-from unbroken.bench.peers.observation import Observation
+from unbroken_lab.experiments.peers.events import KEYS, Load, expected_counts, expected_tops, make_rows
+from unbroken_lab.experiments.peers.observation import Observation
 
 BEGAN_MS = 1_000_000.0
 RATE = 1_000

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from unbroken.bench.paper.experiment import ERROR, Row, Size
-from unbroken.bench.paper.records import keep, read_csv, write_csv
-from unbroken.bench.peers.run import PEERS, SYSTEMS, Peers, PeersSettings, peers_json, peers_table
-from unbroken.bench.peers.schedule import Schedule
 from unbroken.cli import cli
 from unbroken.errors import UnbrokenError
+from unbroken_lab.experiments.paper.experiment import ERROR, Row, Size
+from unbroken_lab.experiments.paper.records import keep, read_csv, write_csv
+from unbroken_lab.experiments.peers.run import PEERS, SYSTEMS, Peers, PeersSettings, peers_json, peers_table
+from unbroken_lab.experiments.peers.schedule import Schedule
 
 
 def rows_of(system: str, gap_ms: float, largest_ms: float) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from unbroken.bench.peers.usage import Ledger, Used, descendants
+from unbroken_lab.experiments.peers.usage import Ledger, Used, descendants
 
 PARENT, CHILD = (10, 1.0), (11, 2.0)
 

@@ -1,0 +1,1 @@
+"""The laboratory of Unbroken: simulator, experiments, fault campaigns, demonstration, generated documentation."""

@@ -1,0 +1,218 @@
+"""The story of a run: what happened to the units and replicas that a failure is about, in words."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from unbroken.protocol import events, instructions, messages
+from unbroken.protocol.events import Event
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.units import UnitHeader
+
+LIMIT = 400_000
+"""Events and instructions that are remembered; a run that fails tells of the last ones."""
+
+MOST = 120
+"""Lines of a story about units and replicas."""
+
+NAMES = re.compile(r"[A-Za-z_@~][\w@~]*\.\d+(?:>[A-Za-z_@~][\w@~]*\.\d+|#\d+)?")
+"""Streams, replicas and shards, as they appear in sentences."""
+
+UNIT = re.compile(r"unit \[?(\d+)")
+BEFORE = re.compile(r"only (?:committed )?(\d+)")
+"""What something has come to; the unit after it is the one that is missing."""
+
+ACKNOWLEDGED = 3
+"""Units before the one that is acknowledged which an acknowledgement is taken to be about: not all are told of."""
+
+UNTOLD = (
+    events.Tick,
+    events.GateAsked,
+    events.SourcesPolled,
+    instructions.AnswerGate,
+    instructions.PollSources,
+    instructions.PersistEntry,
+    instructions.CommitEntry,
+    instructions.Report,
+    instructions.Send,
+)
+"""What says nothing of a unit, or is told elsewhere."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that happened, in words, with the units that it is about (``first`` to ``last``; 0: none)."""
+
+    text: str
+    names: tuple[str, ...]
+    first: int = 0
+    last: int = 0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a failure is about: the names in it, the shards of these, and the unit, if it names one."""
+
+    names: frozenset[str]
+    shards: frozenset[str]
+    unit: int
+
+    @classmethod
+    def of(cls, failure: str) -> Subject:
+        names = frozenset(found.group() for found in NAMES.finditer(failure))
+        shards = {shard for name in names for shard in name.partition("#")[0].split(">")}
+        unit, before = UNIT.search(failure), BEFORE.search(failure)
+        number = int(unit.group(1)) if unit is not None else int(before.group(1)) + 1 if before is not None else 0
+        return cls(names, frozenset(shards), number)
+
+    def concerns(self, line: Line) -> bool:
+        """Whether a line belongs to the story: of the unit, whatever happens to it at these shards; of what is named,
+        all that is about no unit at all."""
+        if self.unit and line.first:
+            return line.first <= self.unit <= line.last and self._near(line)
+        return any(name in self.names for name in line.names) or (not line.first and self._near(line))
+
+    def _near(self, line: Line) -> bool:
+        """Whether a line is about a shard of the subject; of streams, the ones named and what they are made from."""
+        streams = {name for name in self.names if ">" in name}
+        told = [name for name in line.names if ">" in name]
+        if streams and told:
+            makers = {name.partition(">")[0] for name in streams}
+            return any(name in streams or name.partition(">")[2] in makers for name in told)
+        return any(shard in self.shards for name in line.names for shard in name.partition("#")[0].split(">"))
+
+
+class Story:
+    """Remembers what every node was told and did, to be asked about a failure afterwards.
+
+    It is only kept when a run is repeated for it: the same seed gives the same run, so nothing has to be written down
+    as long as all is well.
+    """
+
+    def __init__(self) -> None:
+        self._happened: deque[tuple[float, NodeId, Any]] = deque(maxlen=LIMIT)
+        self._sentences: list[tuple[float, str]] = []
+
+    def event(self, now_ms: float, name: NodeId, event: Event) -> None:
+        if not isinstance(event, UNTOLD):
+            self._happened.append((now_ms, name, event))
+
+    def step(self, now_ms: float, name: NodeId, step: Any) -> None:
+        """What a node does because of the event before."""
+        if not isinstance(step, UNTOLD):
+            self._happened.append((now_ms, name, step))
+
+    def sentence(self, now_ms: float, text: str) -> None:
+        self._sentences.append((now_ms, text))
+
+    def about(self, failure: str, history: Iterable[tuple[float, str]] = (), most: int = MOST) -> list[str]:
+        """The last things that happened to what a failure names, with every fault and decision of that time."""
+        subject = Subject.of(failure)
+        found: list[tuple[float, str]] = []
+        for now_ms, name, what in reversed(self._happened):
+            line = words(what)
+            if subject.concerns(line):
+                found.append((now_ms, f"{name} {line.text}"))
+                if len(found) == most:
+                    break
+        found.reverse()
+        since = found[0][0] if len(found) == most else 0.0
+        told = [(ms, f"* {text}") for ms, text in [*self._sentences, *history] if ms >= since]
+        return [f"{ms / 1000:10.3f} s  {text}" for ms, text in sorted([*told, *found], key=lambda line: line[0])]
+
+
+def words(what: Any) -> Line:
+    """An event or instruction in words that name units the way failures do."""
+    match what:
+        case events.UnitArrived(header, sender):
+            return _unit(f"gets {{}} from {sender}", header)
+        case events.Produced(replica, number, headers):
+            return Line(f"has unit {number} of {replica} made: {_contents(headers)}", _of(replica), number, number)
+        case events.SinkDelivered(stream, number):
+            return Line(f"hears that the sink has unit {number} of {stream}", _of(stream), number, number)
+        case events.SinkFailed(stream, number, reason) | events.SinkRefused(stream, number, reason):
+            return Line(f"hears that unit {number} of {stream} failed: {reason}", _of(stream), number, number)
+        case events.StateArrived(replica, state, donor):
+            return Line(f"gets the state of {replica} at {state.committed} from {donor}", _of(replica))
+        case events.LayoutChanged(layout):
+            return Line(f"learns of layout {layout.version}", ())
+        case events.Received(sender, message):
+            return _received(sender, message)
+        case instructions.SendUnit(to, replica, header):
+            return _unit(f"sends {{}} from {replica} to {to}", header, str(replica))
+        case instructions.StoreUnit(replica, header):
+            return _unit(f"puts {{}} into the inbox of {replica}", header, str(replica))
+        case instructions.Deliver(replica, header):
+            return _unit(f"gives {{}} of {replica} to the sink", header, str(replica))
+        case instructions.DropInbox(replica, stream, numbers):
+            return _units("is done with {} in the inbox of " + str(replica), replica, stream, numbers)
+        case instructions.DropOutbox(replica, stream, numbers):
+            return _units("drops {} from the outbox of " + str(replica), replica, stream, numbers)
+        case _:
+            return _other("", what)
+
+
+def _unit(text: str, header: UnitHeader, *names: str) -> Line:
+    kind = "" if header.stable else "tentative "
+    told = f"{kind}unit {header.number} of {header.stream}"
+    return Line(text.format(told), (str(header.stream.home), *names), header.number, header.number)
+
+
+def _units(text: str, replica: ReplicaId, stream: StreamId, numbers: Sequence[int]) -> Line:
+    if not numbers:
+        return Line(text.format(f"no unit of {stream}"), ())
+    first, last = min(numbers), max(numbers)
+    told = f"unit {first} of {stream}" if first == last else f"units {first} to {last} of {stream}"
+    return Line(text.format(told), _of(stream.home, replica), first, last)
+
+
+def _received(sender: NodeId, message: Any) -> Line:
+    """What another node says."""
+    match message:
+        case messages.Subscribe(stream, subscriber, after):
+            text = f"is asked by {subscriber} on {sender} for unit {after + 1} of {stream} and what follows"
+            return Line(text, _of(stream.home), after + 1, after + 1)
+        case messages.Ack(stream, subscriber, through, level):
+            text = f"is told that {subscriber} on {sender} has unit {through} of {stream} at level {level}"
+            return Line(text, _of(stream.home), max(1, through - ACKNOWLEDGED), through)
+        case messages.Missing(stream, subscriber, base):
+            text = f"is told by {sender} that {subscriber} cannot have unit {base} of {stream} there any more"
+            return Line(text, _of(stream.home), base, base)
+        case messages.DigestNote(replica, stream, number, digest):
+            text = f"is told by {sender} that {replica} made {digest.exact:08x} of unit {number} of {stream}"
+            return Line(text, _of(stream, replica), number, number)
+        case messages.Progress() | messages.Ping() | messages.Pong():
+            return Line("", ())
+        case _:
+            return _other(f"is told by {sender}: ", message)
+
+
+def _other(before: str, what: Any) -> Line:
+    """Anything else, by its fields."""
+    parts, names = [], []
+    for field in fields(what) if hasattr(what, "__dataclass_fields__") else ():
+        value = getattr(what, field.name)
+        if isinstance(value, ShardId | ReplicaId | StreamId):
+            names.append(str(value))
+        parts.append(f"{field.name}={_short(value)}")
+    return Line(f"{before}{type(what).__name__}({', '.join(parts)})", tuple(names))
+
+
+def _short(value: Any, most: int = 60) -> str:
+    known = isinstance(value, str | ShardId | ReplicaId | StreamId)
+    text = str(value) if known else re.sub(r"\b(?:ShardId|ReplicaId|StreamId)\(.*?\)+", "...", repr(value))
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _contents(headers: Iterable[UnitHeader]) -> str:
+    """What was made for whom: replicas that made something else show here."""
+    told = [f"{header.digest.rows} rows {header.digest.exact:08x} for {header.stream.consumer}" for header in headers]
+    return ", ".join(told) or "nothing"
+
+
+def _of(*names: StreamId | ReplicaId | ShardId) -> tuple[str, ...]:
+    return tuple(str(name) for name in names)

@@ -1,0 +1,1 @@
+"""Studies on the simulator: reliability, the cost of strategies, plans for real flows."""

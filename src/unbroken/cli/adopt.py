@@ -1,0 +1,44 @@
+"""The command that continues a flow whose ZooKeeper has lost its data: ``adopt``."""
+
+from __future__ import annotations
+
+import click
+
+from unbroken.cli.command import command
+from unbroken.cli.shared import AS_JSON, Run, answer, on_run, say
+
+
+@command(
+    examples=[
+        ("unbroken adopt totals", "continue the run that is on the disks of its nodes"),
+        ("unbroken adopt --zookeeper zk1:2181 totals", "the same for a flow that is not a local run"),
+        ("unbroken adopt totals --without node-3", "without the disk of node-3, which is lost"),
+    ]
+)
+@on_run
+@click.option(
+    "--without", multiple=True, metavar="NODE", help="Continue without a node whose disk is lost. Repeatable."
+)
+@click.option("--wait", "wait_s", default=60.0, show_default=True, help="Seconds to wait for it; 0 does not wait.")
+@AS_JSON
+def adopt(run: Run, without: tuple[str, ...], wait_s: float, as_json: bool) -> None:
+    """Continue a flow whose ZooKeeper has lost its data, from the disks of its nodes.
+
+    Start the nodes on their directories first; they wait, and announce what their disks hold. All nodes that the last
+    layout places a replica on have to be present, unless --without leaves one out; rows that only that one had accepted
+    are lost then. Nothing is published if disks of different runs are present, or if a shard is on no disk.
+    """
+    from unbroken.cli.progress import Waiting
+    from unbroken.operations import adopt as adopting
+
+    with run.coordinated() as (client, flow):
+        decided = adopting.adopt(client, flow, without)
+        for sentence in decided.sentences:
+            say(sentence)
+        if wait_s:
+            with Waiting("nodes take their places") as waiting:
+                adopting.wait_adopted(client, flow, decided, wait_s, waiting.show)
+    layout = decided.layout
+    text = f"run {layout.run} of {flow} continues" if wait_s else f"run {layout.run} of {flow} is adopted"
+    facts = {"run": layout.run, "layout_version": layout.version, "nodes": sorted(layout.nodes)}
+    answer(as_json, text, flow=flow, **facts, leader=decided.sync.leader)

@@ -1,0 +1,1 @@
+"""Rows that programs push over HTTP."""

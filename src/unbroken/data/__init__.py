@@ -1,0 +1,1 @@
+"""Units as bytes and tables: files, checksums, hashes, digests, shards and schemas."""

@@ -1,0 +1,1 @@
+"""The replicas of a node as they really are: directories, queries, forks, copies."""

@@ -1,0 +1,1 @@
+"""Replicas that a leader orders: elections, and the orders it gives."""

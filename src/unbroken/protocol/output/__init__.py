@@ -1,0 +1,1 @@
+"""Results on their way out: outboxes, delivery to sinks, and digests that siblings compare."""

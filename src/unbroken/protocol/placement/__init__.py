@@ -1,0 +1,1 @@
+"""The decisions of the controller: which node hosts which replica, and which replicas count."""

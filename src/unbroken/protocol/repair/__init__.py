@@ -1,0 +1,1 @@
+"""Lost redundancy and how it is rebuilt: newcomers, standbys, upstream backup."""

@@ -1,0 +1,1 @@
+"""Values that all parts of the protocol share: names, units, layouts, strategies."""

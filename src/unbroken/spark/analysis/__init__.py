@@ -1,0 +1,1 @@
+"""What Spark says of a segment before it runs: schemas, keys, and everything that must be refused."""

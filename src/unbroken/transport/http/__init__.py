@@ -1,0 +1,1 @@
+"""HTTP of this process: one server for applications, with deadlines for connections."""

@@ -1,0 +1,1 @@
+"""State of replicas between nodes: pinned at a donor, copied, verified."""
