@@ -7,10 +7,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import click
 import pytest
+from click.testing import CliRunner
 
+import unbroken.cli
 from cli.asking import ask, facts
 from unbroken.cli import cli
 from unbroken.cli.command import Command, Example, Group, command
@@ -113,6 +116,25 @@ def test_a_command_that_nobody_has_put_into_a_section_is_shown_all_the_same() ->
     group.add_command(click.Command("two", help="Two."))
     shown = group.get_help(click.Context(group))
     assert shown.index("First:") < shown.index("one") < shown.index("Others:") < shown.index("two")
+
+
+def test_a_command_of_a_distribution_that_is_not_installed_says_what_to_install() -> None:
+    group = Group("g", elsewhere={"demo": "unbroken-lab"})
+    absent = CliRunner().invoke(group, ["demo", "--seconds", "40"])
+    assert absent.exit_code == 2 and "pip install unbroken-lab" in absent.stderr
+    group.add_command(click.Command("demo", callback=lambda: click.echo("shown")))
+    assert CliRunner().invoke(group, ["demo"]).stdout == "shown\n"
+
+
+def test_commands_that_cannot_be_loaded_leave_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ImportError("no module named matplotlib")
+
+    entry = SimpleNamespace(value="other:COMMANDS", load=broken)
+    monkeypatch.setattr(unbroken.cli, "entry_points", lambda group: [entry])
+    before = dict(cli.commands)
+    unbroken.cli.add_commands_of_others()
+    assert cli.commands == before and "status" in before
 
 
 def test_examples_stand_beside_their_purpose_if_there_is_room() -> None:

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[click.Command, ...]] = {
 
 @group(
     context_settings={"help_option_names": ["-h", "--help"]},
+    elsewhere=dict.fromkeys(("bench", "chaos", "demo", "simulate"), "unbroken-lab"),
     examples=[
         ("unbroken init clicks && cd clicks", "a commented project to begin with"),
         ("unbroken run flow.py", "run it on this machine"),

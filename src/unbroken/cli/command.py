@@ -51,14 +51,32 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of such commands, shown in sections: what a person wants to do, and the commands for it."""
+    """A group of such commands, shown in sections: what a person wants to do, and the commands for it.
+
+    ``elsewhere`` names commands of other distributions, and the distribution to install for each.
+    """
 
     command_class = Command
 
-    def __init__(self, *args: Any, examples: Sequence[Example] = (), **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[Example] = (),
+        elsewhere: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
+        self.elsewhere = dict(elsewhere or {})
         self.sections: dict[str, tuple[str, ...]] = {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        distribution = self.elsewhere.get(args[0])
+        if distribution is not None and args[0] not in self.commands:
+            ctx.fail(f"{args[0]} is a command of {distribution}, which is not installed: pip install {distribution}")
+        return super().resolve_command(ctx, args)
 
     def fill(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
         """Add commands, in the order in which they are shown; those of a section that exists come after its own."""
