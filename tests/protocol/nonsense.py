@@ -5,7 +5,7 @@ at any time, or its sender has no business to send it. A *plausible lie* of a pe
 and is left out:
 
 - an acknowledgement, a digest, progress or an offer of the sender's own replica that is not true;
-- a delivery to a sink that did not happen;
+- a delivery to a sink that did not happen, a unit that the sender says it does not have;
 - an entry or an answer that the leader or a member of the ingress makes up, or a term that is a little ahead;
 - a question to a gate that repeats one of its query, or that comes in place of the first one of a query;
 - another content, another end or another cut time of the next unit, from a producer that was asked for it.
@@ -26,11 +26,13 @@ from unbroken.protocol.ingress.log import Append, AppendAck, Entry, Held, JoinLo
 from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.messages import (
     Ack,
+    AskUnit,
     Claim,
     Claimed,
     Delivered,
     DigestNote,
     Health,
+    LacksUnit,
     Message,
     Missing,
     Offer,
@@ -83,6 +85,8 @@ KINDS = (
     Subscribe,
     Unsubscribe,
     Missing,
+    AskUnit,
+    LacksUnit,
     Ack,
     Claim,
     Claimed,
@@ -160,7 +164,7 @@ class Nonsense:
 
     def _key(self, message: Any) -> str:
         """A field that can always be made absurd."""
-        return next(n for n in ("replica", "subscriber", "through") if hasattr(message, n))
+        return next(n for n in ("replica", "subscriber", "through", "number") if hasattr(message, n))
 
     def _sound(self, node: NodeProtocol, sender: NodeId, kind: type[Any]) -> Any:
         """A message as the sender might send it, had it any reason to."""
@@ -177,6 +181,10 @@ class Nonsense:
                 return Missing(stream, str(reader), number)
             case "Ack":
                 return Ack(stream, str(reader), number)
+            case "AskUnit":
+                return AskUnit(stream, number)
+            case "LacksUnit":
+                return LacksUnit(stream, number, self.rng.random() < 0.5)
             case "Claim":
                 return Claim(stream, reader, node.layout.version)
             case "Claimed":

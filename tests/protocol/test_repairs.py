@@ -121,7 +121,7 @@ def test_a_unit_that_all_consumers_have_is_not_missed() -> None:
     b.handle(OutboxDamaged(SECOND, INPUT, 2, FINDING), 1)
     b.handle(Received("a", LacksUnit(INPUT, 2, True)), 2)
     for replica in sorted(b.outboxes.boxes[INPUT].counted):
-        b.handle(Received("a", Ack(INPUT, str(replica), 2)), 3)
+        b.handle(Received(b.layout.placement[replica], Ack(INPUT, str(replica), 2)), 3)
     assert not any(isinstance(step, EndNode) for step in b.handle(Tick(), AFTER_MS)) and not b.repairs.under_way
     assert b.handle(OutboxDamaged(SECOND, INPUT, 2, FINDING), AFTER_MS) == []
 

@@ -16,11 +16,13 @@ from unbroken.protocol.ingress.log import Append, AppendAck, Held, IngressLog, J
 from unbroken.protocol.instructions import Instruction, RefuseGate, RefusePin, Report
 from unbroken.protocol.messages import (
     Ack,
+    AskUnit,
     Claim,
     Claimed,
     Delivered,
     DigestNote,
     Health,
+    LacksUnit,
     Missing,
     Offer,
     Progress,
@@ -110,6 +112,8 @@ class Validation:
             Unsubscribe: lambda sender, message: self._reader(sender, message.stream, message.subscriber),
             Missing: self._missing,
             Ack: self._ack,
+            AskUnit: self._copy_of_unit,
+            LacksUnit: self._copy_of_unit,
             Claim: self._claim,
             Claimed: self._claimed,
             Offer: self._offer,
@@ -245,6 +249,10 @@ class Validation:
         if not 0 <= message.level <= MOST_LEVELS:
             raise Implausible(f"there is no level {message.level}")
         _rebuilt(message.rebuilt)
+
+    def _copy_of_unit(self, _sender: NodeId, message: AskUnit | LacksUnit) -> None:
+        self._stream(message.stream)
+        self._produced(message.stream, message.number - 1)
 
     def _produced(self, stream: StreamId, number: int) -> None:
         """A unit exists, or a sibling that is ahead of the replica here may have produced it."""
