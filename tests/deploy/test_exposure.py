@@ -59,6 +59,7 @@ def free_ports(count: int) -> list[int]:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exposed]:
     canary = f"canary-{secrets.token_hex(16)}"
+    EARLIER.update(psutil.Process().children())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EXPOSED_KEY", canary)
         driver, blocks = free_ports(2)
@@ -76,8 +77,21 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exposed]:
             yield Exposed(cluster, member, canary, driver, blocks)
 
 
+EARLIER: set[psutil.Process] = set()
+"""Children that this process had before the flow was started, such as the Spark of other tests."""
+
+
 def processes() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    """The processes of the flow, and those that a test has started beside it."""
+    ours = [child for child in psutil.Process().children() if child not in EARLIER]
+    return [process for child in ours for process in (child, *_below(child))]
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def port_of(address: str) -> int:
