@@ -5,13 +5,14 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 PYTHONS := python3.13 python3.12 python3.11 python3
 
-.PHONY: help venv demo test lint types docs reference new-user bench chaos survival schedules fuzz kafka chromium clean
+.PHONY: help venv archive demo test test-system lint types docs reference new-user bench chaos survival schedules fuzz kafka chromium clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make venv    create $(VENV) with the pinned dependencies and this package"
 	@echo "make demo    run a replicated pipeline, kill a node, report what was noticed (build/demo)"
-	@echo "make test    run the tests, without those that take minutes each"
+	@echo "make test    run the tests that take about ten minutes together: units, simulation, one cluster with a kill"
+	@echo "make test-system  run the tests on Spark, nodes and servers, two at a time"
 	@echo "make lint    ruff check and ruff format --check"
 	@echo "make types   mypy --strict on src, ordinary mypy on tests"
 	@echo "make docs    build the documentation as a site (build/site), with every warning an error"
@@ -19,7 +20,7 @@ help:
 	@echo "make new-user   measure the way from pip install to the results of a first flow"
 	@echo "make bench   run the core benchmark"
 	@echo "make chaos   run 30 seeded schedules of real faults and check every result (build/chaos)"
-	@echo "make survival  all tests on running flows, also those that make test leaves out"
+	@echo "make survival  what is left out elsewhere: variations, experiments of the laboratory, cost limits, the tutorial"
 	@echo "make schedules  200 seeded schedules for each test of the protocol that has some, instead of a few"
 	@echo "make fuzz    many seeded inputs for everything that reads bytes of others; FUZZ_SECONDS=600"
 	@echo "make kafka   fetch the Kafka server of the tests with Maven, into a cache outside the tree"
@@ -51,34 +52,42 @@ $(STAMP): requirements.lock pyproject.toml lab/pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e . -e lab
 	@touch $(STAMP)
 
+# Every Spark session of the tests starts in half of the time with it. It is written once, to the user's cache directory.
+archive: venv
+	@$(BIN)/unbroken prepare || echo "sessions start without an archive of Spark's classes"
+
 demo: venv
 	$(BIN)/unbroken demo --out build/demo
 
+# Tests that need no Spark, no nodes and no servers, and those of the others that show the most in little time: a cluster
+# that loses a node, and segments on Spark.
 QUICK := not (slow or spark or cluster or servers)
+SMOKE := smoke and not slow
 
 # Tests that only compute: no sockets, no threads, and no time but that of a simulation. However slowly they run, nothing
 # in them comes too late.
-COMPUTING := tests/bench tests/chaos tests/client tests/network tests/protocol tests/sim
+COMPUTING := tests/lab/experiments tests/lab/chaos tests/lab/studies tests/lab/sim tests/sim tests/unit/client \
+             tests/unit/flow tests/unit/protocol
 
-# Tests on Spark and nodes have deadlines, which a machine that is busy with something else may miss. What failed beside
-# other tests is tried once more when these have ended, which is said; what fails then has failed.
-NODES := $(BIN)/python -m pytest -q -o cache_dir=build/nodes-cache
+PYTEST := $(BIN)/python -m pytest -q
 
-# Running flows and servers are mostly waited for: nodes start, sessions end, results come. Tests that only compute run
-# beside all others, at the lowest priority, and take the time of the cores that these leave over.
-test: venv
+# A test that fails fails the build: none is tried a second time. Running flows are mostly waited for: nodes start,
+# sessions end, results arrive. Tests that only compute run next to all others, at the lowest priority, and take the time
+# of the cores that these leave over.
+test: venv archive
 	@mkdir -p build
-	@nice -n 19 $(BIN)/python -m pytest -q -n 2 --timeout 900 -m "$(QUICK)" $(COMPUTING) > build/computing.txt 2>&1 & computing=$$!; \
-	$(BIN)/python -m pytest -q -m "servers and not (slow or cluster)" > build/servers.txt 2>&1 & servers=$$!; \
-	trap 'kill $$computing $$servers 2>/dev/null; exit 130' INT TERM; \
+	@nice -n 19 $(PYTEST) -n 2 --timeout 900 -m "$(QUICK)" $(COMPUTING) > build/computing.txt 2>&1 & computing=$$!; \
+	trap 'kill $$computing 2>/dev/null; exit 130' INT TERM; \
 	failed=; \
-	$(BIN)/python -m pytest -q -n 2 -m "$(QUICK)" $(COMPUTING:%=--ignore=%) || failed="$$failed, quick tests"; \
-	wait $$servers || failed="$$failed, tests with servers"; cat build/servers.txt; \
-	$(NODES) -m "(spark or cluster) and not slow" --durations 15; nodes=$$?; \
+	$(PYTEST) -m "$(SMOKE)" --durations 5 tests/system || failed="$$failed, tests on Spark and nodes"; \
+	$(PYTEST) -n 2 -m "$(QUICK)" $(COMPUTING:%=--ignore=%) || failed="$$failed, quick tests"; \
 	wait $$computing || failed="$$failed, tests that compute"; cat build/computing.txt; \
-	[ $$nodes != 1 ] || { echo "those that failed, alone on the machine:"; $(NODES) --last-failed; nodes=$$?; }; \
-	[ $$nodes = 0 ] || failed="$$failed, tests on Spark and nodes"; \
 	[ -z "$$failed" ] || { echo "failed: $${failed#, }" >&2; exit 1; }
+
+# Tests on nodes wait much of the time: for sessions that end, for results, for redundancy. So two lanes of tests run side
+# by side, each file in one of them. Nothing in them may depend on how fast the machine is.
+test-system: venv archive
+	$(PYTEST) -n 2 --dist loadfile -m "(spark or cluster or servers) and not (slow or smoke)" --durations 25
 
 lint: venv
 	$(BIN)/ruff check src lab tests docs scripts
@@ -116,16 +125,16 @@ chaos: venv
 	$(BIN)/unbroken chaos --seeds 1-30 --json
 
 survival: venv
-	$(BIN)/python -m pytest -q -m "slow or cluster" tests/recovery tests/cluster tests/strategies tests/guarantees tests/ordering tests/bench tests/partitions tests/consistency tests/metrics tests/page tests/deploy tests/testing tests/tracing tests/docs
+	$(BIN)/python -m pytest -q -m slow
 
 # The first schedule is number 0 unless UNBROKEN_FIRST_SCHEDULE says otherwise; SCHEDULES=1000 asks for more of them.
 SCHEDULES ?= 200
 
 schedules: venv
-	UNBROKEN_SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest -q -n 2 --timeout 900 $$(grep -l "schedules([0-9]" tests/protocol/test_*.py)
+	UNBROKEN_SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest -q -n 2 --timeout 900 $$(grep -rl "schedules([0-9]" tests/sim tests/unit --include="test_*.py")
 
 kafka: venv
-	$(BIN)/python tests/kafka/broker.py fetch
+	$(BIN)/python tests/kit/kafka/broker.py fetch
 
 # Elsewhere the tests of the page in a browser are left out and say so; UNBROKEN_CHROMIUM names another one.
 chromium:
@@ -141,4 +150,4 @@ chromium:
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src lab tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,15 +15,9 @@ from pathlib import Path
 
 from unbroken.node.ingress.log_file import IngressLogFile
 from unbroken.node.ingress.log_writer import LogWriter
-from unbroken.protocol.ingress.log import (
-    Commit,
-    IngressInstruction,
-    IngressLog,
-    IngressMessage,
-    InSync,
-    Persist,
-    Tell,
-)
+from unbroken.node.workers import ThreadWorker
+from unbroken.protocol.ingress.log import IngressLog, IngressMessage, InSync
+from unbroken.protocol.instructions import CommitEntry, Instruction, PersistEntry, Send
 from unbroken.protocol.values.ids import NodeId
 
 DEADLINE_S = 60.0
@@ -40,11 +34,12 @@ class Member:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.peers: dict[NodeId, Member] = {}
         self.committed: queue.SimpleQueue[float] = queue.SimpleQueue()
-        self.writer = LogWriter(IngressLogFile(directory / name), forced, self.events.put, self._failed)
+        self.file = IngressLogFile(directory / name)
+        self.writer = LogWriter(forced, self.events.put, self._failed, tell=print, worker=ThreadWorker("ingress-log"))
         self.thread = threading.Thread(target=self._loop, name=name, daemon=True)
 
     def start(self) -> None:
-        self.writer.start()
+        self.writer.start(self.file)
         self.thread.start()
 
     def close(self) -> None:
@@ -64,13 +59,13 @@ class Member:
             else:
                 self._carry_out(self.log.receive(*event))
 
-    def _carry_out(self, steps: list[IngressInstruction]) -> None:
+    def _carry_out(self, steps: list[Instruction]) -> None:
         for step in steps:
-            if isinstance(step, Persist):
+            if isinstance(step, PersistEntry):
                 self.writer.write(step.entry)
-            elif isinstance(step, Tell):
+            elif isinstance(step, Send) and isinstance(step.message, IngressMessage):
                 self.peers[step.to].events.put((self.log.me, step.message))
-            elif isinstance(step, Commit):
+            elif isinstance(step, CommitEntry):
                 self.committed.put(time.perf_counter())
 
 

@@ -33,8 +33,8 @@ END_DEADLINE_S = 60
 AIM_S = 60.0
 """What the whole way may take on a warm package cache."""
 
-READY = re.compile(r"\d+ nodes run ")
-RESULT = re.compile(r" unit \d+, \d+ rows")
+READY, RESULT = "ready", "rows"
+"""Events of ``unbroken run --json``."""
 
 
 @dataclass(frozen=True)
@@ -101,20 +101,30 @@ def running(command: list[str], directory: Path) -> Iterator[subprocess.Popen[st
             process.wait(END_DEADLINE_S)
 
 
+def event_of(line: str) -> str | None:
+    """What a line of output is about; warnings of Spark and Java are among them."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found.get("event") if isinstance(found, dict) else None
+
+
 def first_result(environment: Path, directory: Path, flow: str) -> tuple[float, float]:
     """Seconds from the command to the line that says that all nodes are ready, and to the first result."""
     (directory / "first.py").write_text(flow)
     began, ready, seen = time.monotonic(), 0.0, []
-    with running([str(environment / "bin" / "unbroken"), "run", "first.py"], directory) as process:
+    with running([str(environment / "bin" / "unbroken"), "run", "first.py", "--json"], directory) as process:
         assert process.stdout is not None
         late = threading.Timer(RESULT_DEADLINE_S, process.kill)
         late.start()
         try:
             for line in process.stdout:
                 seen.append(line)
-                if READY.search(line):
+                event = event_of(line)
+                if event == READY:
                     ready = time.monotonic() - began
-                if RESULT.search(line):
+                if event == RESULT:
                     return ready, time.monotonic() - began
         finally:
             late.cancel()

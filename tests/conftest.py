@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from kafka.fixtures import broker as broker
-from kafka.fixtures import kafka as kafka
+from kit.kafka.fixtures import broker as broker
+from kit.kafka.fixtures import kafka as kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""Numbers and durations as users write them, and what is wrong with one, as a sentence.
+"""Numbers and durations as users write them, and what is wrong with one.
 
 A value may be of any type, since nothing else has checked it.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import re
 from typing import Any
+
+from unbroken.errors import Flaw, WrongValue
 
 UNITS_MS = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
@@ -28,10 +30,10 @@ def is_number(value: Any) -> bool:
         return False
 
 
-def number_problems(made: Any, names: tuple[str, ...], least: int = 1) -> list[str]:
-    """A sentence for each of these attributes that is not a number of at least ``least``."""
+def number_problems(made: Any, names: tuple[str, ...], least: int = 1) -> list[Flaw]:
+    """A flaw for each of these attributes that is not a number of at least ``least``."""
     return [
-        f"{name} is {shown(value)}; give {'at' if is_number(value) else 'a number of at'} least {least}."
+        Flaw(f"{name} is {shown(value)}", f"give {'at' if is_number(value) else 'a number of at'} least {least}")
         for name, value in ((name, getattr(made, name)) for name in names)
         if not is_number(value) or value < least
     ]
@@ -52,5 +54,5 @@ def milliseconds(value: Any) -> Any:
         return value
     match = re.fullmatch(r"\s*((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++))\s*([a-z]+)\s*", value)
     if match is None or match[2] not in UNITS_MS:
-        raise ValueError(f"{shown(value)} is not a duration; write for example '500ms', '2s' or '1min'")
+        raise WrongValue(f"{shown(value)} is not a duration", "write for example '500ms', '2s' or '1min'")
     return float(match[1]) * UNITS_MS[match[2]]

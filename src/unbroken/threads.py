@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from unbroken.protocol.ingress.quarantine import reason_of
+from unbroken.errors import reason_of
 
 log = logging.getLogger(__name__)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
+import yaml
 
+from kit.places import ROOT
 from unbroken.cli import cli
 
-ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
 
 NODE_PORT, METRICS_PORT = 9401, 9400
 """The same in all deployments, so that firewalls and dashboards need to know two numbers."""
@@ -24,3 +26,9 @@ def options_of(command: str) -> set[str]:
 def used_options(words: list[str]) -> list[str]:
     """The options among the words of a command line."""
     return [word.partition("=")[0] for word in words if word.startswith("--") and word != "--"]
+
+
+def read(name: str) -> dict[str, Any]:
+    """A manifest for Kubernetes."""
+    loaded: dict[str, Any] = yaml.safe_load((KUBERNETES / f"{name}.yaml").read_text())
+    return loaded

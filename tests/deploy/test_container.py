@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.places import DEPLOY, METRICS_PORT, NODE_PORT, ROOT
-from deploy.test_kubernetes import read
+from deploy.places import DEPLOY, METRICS_PORT, NODE_PORT, ROOT, read
 from unbroken import __version__
 
 FILE = DEPLOY / "container" / "Containerfile"

@@ -11,23 +11,18 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from deploy.places import DEPLOY, METRICS_PORT, NODE_PORT, ROOT, options_of, used_options
-from support import TOKEN
+from deploy.places import KUBERNETES, METRICS_PORT, NODE_PORT, ROOT, options_of, read, used_options
+from kit.support import TOKEN
 from unbroken import __version__
-from unbroken.flow.plan import build_topology, load_flow
+from unbroken.flow.loading import load_flow
+from unbroken.flow.plan import build_topology
 from unbroken.transport.auth import read_token
 
-HERE = DEPLOY / "kubernetes"
 VERSIONS = ("1.30", "1.33")
 """Two years of releases; the fields used here are older."""
 
 LABEL = "app.kubernetes.io/name"
 NAMES = ("service", "statefulset", "poddisruptionbudget", "networkpolicy")
-
-
-def read(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((HERE / f"{name}.yaml").read_text())
-    return loaded
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +50,15 @@ def test_manifests_are_valid(name: str, version: str) -> None:
 
 
 def test_all_files_are_used(kustomization: dict[str, Any]) -> None:
-    assert {path.stem for path in HERE.glob("*.yaml")} - {"kustomization"} == set(NAMES)
+    assert {path.stem for path in KUBERNETES.glob("*.yaml")} - {"kustomization"} == set(NAMES)
     assert kustomization["resources"] == [f"{name}.yaml" for name in NAMES]
     named = [file for each in kustomization["configMapGenerator"] for file in each.get("files", [])]
-    assert {path.name for path in HERE.glob("*.py")} == set(named)
+    assert {path.name for path in KUBERNETES.glob("*.py")} == set(named)
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_kubectl_puts_them_together() -> None:
-    built = subprocess.run(["kubectl", "kustomize", str(HERE)], capture_output=True, text=True, timeout=60)
+    built = subprocess.run(["kubectl", "kustomize", str(KUBERNETES)], capture_output=True, text=True, timeout=60)
     assert built.returncode == 0, built.stderr
     found = list(yaml.safe_load_all(built.stdout))
     for document in found:
@@ -171,12 +166,12 @@ def test_config_maps_and_secrets_have_the_names_that_pods_ask_for(pod: dict[str,
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
     assert made[volumes["flow"]["configMap"]["name"]]["options"]["immutable"]
     secret = volumes["token"]["secret"]["secretName"]
-    assert f"create secret generic {secret} --from-literal=token=" in (HERE / "kustomization.yaml").read_text()
+    assert f"create secret generic {secret} --from-literal=token=" in (KUBERNETES / "kustomization.yaml").read_text()
 
 
 def test_the_example_is_a_flow_for_these_nodes(kustomization: dict[str, Any]) -> None:
     literals = dict(text.split("=", 1) for text in kustomization["configMapGenerator"][0]["literals"])
-    flow = load_flow(HERE / "clicks.py")
+    flow = load_flow(KUBERNETES / "clicks.py")
     topology = build_topology(flow)
     count = read("statefulset")["spec"]["replicas"]
     assert flow.name == literals["FLOW"] == kustomization["namespace"]

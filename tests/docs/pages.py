@@ -19,7 +19,7 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-ROOT = Path(__file__).parents[2]
+from kit.places import ROOT
 
 RUN = {"python", "sh", "console", "yaml", "json", "sql", "ini", "toml", "dockerfile"}
 """Languages of blocks that are run, or read by what they are written for."""

@@ -21,17 +21,17 @@ from docs.pages import blocks, write_files
 from unbroken.client import PushClient, Reconciled, Result, Subscription, Undo
 from unbroken.coordination.run_info import RunInfo
 from unbroken.flow.dataflow import Dataflow
-from unbroken.flow.plan import load_flow
+from unbroken.flow.loading import load_flow
 from unbroken.protocol.values.ids import StreamId
 from unbroken.protocol.values.units import Digest, UnitHeader
+from unbroken.testing import execution, verdict
 from unbroken.testing import faults as faults_of
-from unbroken.testing import running, verdict
-from unbroken.testing.inputs import read_inputs
-from unbroken.testing.pool import WarmCluster
+from unbroken.testing.input.inputs import read_inputs
 from unbroken.testing.result import Run
+from unbroken.testing.warm.pool import WarmCluster
 
 ON_NODES = ("docs/testing.md",)
-"""Pages whose tests look at results: those are run on real nodes, see ``tests/testing/test_page.py``."""
+"""Pages whose tests look at results: those are run on real nodes, see ``tests/system/testing/test_page.py``."""
 
 
 def run_python(page: str, monkeypatch: pytest.MonkeyPatch, directory: Path) -> list[Dataflow]:
@@ -83,8 +83,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     pusher.of_run.return_value = pusher.return_value
     monkeypatch.setattr("unbroken.client.PushClient", pusher)
     monkeypatch.setattr("deltalake.DeltaTable", _delta_table)
-    run = create_autospec(running.run_with_faults, side_effect=_pretended)
-    monkeypatch.setattr("unbroken.testing.running.run_with_faults", run)
+    run = create_autospec(execution.run_with_faults, side_effect=_pretended)
+    monkeypatch.setattr("unbroken.testing.execution.run_with_faults", run)
     same = create_autospec(verdict.assert_same_as_fault_free)
     monkeypatch.setattr("unbroken.testing.verdict.assert_same_as_fault_free", same)
 

@@ -97,7 +97,7 @@ def complaint(command: Sequence[str]) -> str | None:
         case "unbroken":
             return _unbroken(arguments)
         case "make":
-            unknown = [word for word in arguments if "=" not in word and word not in _targets()]
+            unknown = [word for word in arguments if "=" not in word and word not in targets()]
             return f"the Makefile has no target {', '.join(unknown)}" if unknown else None
         case "pip":
             return _pip(arguments)
@@ -136,7 +136,7 @@ def _unbroken(arguments: list[str]) -> str | None:
 
 
 @cache
-def _targets() -> frozenset[str]:
+def targets() -> frozenset[str]:
     return frozenset(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from kit.places import ROOT
+
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 LEFT = re.compile(r"MEASURE_|TODO|FIXME|\bTBD\b|\bXXX\b")
 MARK = re.compile(r"<!-- ([a-z ]+) -->")

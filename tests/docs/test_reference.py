@@ -21,6 +21,13 @@ from unbroken_lab.docsgen.settings import GROUPS
 
 DOCS = ROOT / "docs"
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]+)(?:#[^)\s]*)?\)")
+LABELLED = re.compile(r"\[`?([\w./-]+)`?\]\((?!https?:)([^)\s#]+)(?:#[^)\s]*)?\)")
+
+NAMED = re.compile(r"`([\w.-]+(?:/[\w.-]+)+\.py)`((?:, `[\w.-]+\.py`)*)")
+"""A file in running text, and others of the same directory that are named after it."""
+
+HOMES = ("", "src", "src/unbroken", "lab/src", "lab/src/unbroken_lab")
+"""Where the paths of files begin that pages name."""
 
 
 @pytest.mark.parametrize("page", PARTS)
@@ -103,6 +110,37 @@ def test_links_in_the_repository_lead_somewhere(page: str) -> None:
     missing = [link for link in LINK.findall(text_of(page)) if not (here / link).exists()]
     missing = [link for link in missing if Path(link).name not in ("contributing.md", "changelog.md")]
     assert not missing
+
+
+def is_stale(label: str, target: str) -> bool:
+    """Whether a link that is called like a file or a module of tests leads to another one."""
+    named = Path(target).name if Path(label).suffix == ".py" else Path(target).stem
+    return (Path(label).suffix == ".py" or label.startswith("test_")) and Path(label).name != named
+
+
+def missing_files(text: str) -> list[str]:
+    """The files that a page names in its running text and that do not exist."""
+    named: list[str] = []
+    for path, others in NAMED.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+        folder = path.rpartition("/")[0]
+        named += [path, *(f"{folder}/{name}" for name in re.findall(r"`([^`]+)`", others))]
+    return [path for path in named if not any((ROOT / home / path).is_file() for home in HOMES)]
+
+
+@pytest.mark.parametrize("page", pages())
+def test_links_are_called_like_the_files_they_lead_to(page: str) -> None:
+    assert not [found for found in LABELLED.findall(text_of(page)) if is_stale(*found)]
+
+
+@pytest.mark.parametrize("page", pages())
+def test_files_that_a_page_names_exist(page: str) -> None:
+    assert not missing_files(text_of(page))
+
+
+def test_stale_names_are_found() -> None:
+    assert is_stale("test_sharing", "../tests/sim/test_load_sharing.py") and is_stale("a.py", "b/c.py")
+    assert not is_stale("test_a", "../tests/test_a.py") and not is_stale("limits", "limits.md")
+    assert missing_files("`node/loop.py`, `forks.py` and `node/no_such.py`") == ["node/forks.py", "node/no_such.py"]
 
 
 def test_site_needs_nothing_from_elsewhere() -> None:

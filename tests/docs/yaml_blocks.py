@@ -9,9 +9,9 @@ import yaml
 
 from docs.pages import ROOT, Block, blocks, write_files
 from unbroken.flow.dataflow import Dataflow
+from unbroken.flow.loading import load_text
 from unbroken.flow.network.document import NotYaml, read_document
 from unbroken.flow.network.parts import SINKS, SOURCES
-from unbroken.flow.plan import load_text
 
 
 def networks(page: str, directory: Path) -> list[Dataflow]:

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import random
 import zlib
 from copy import deepcopy
 from functools import cache
 from typing import Any
 
-from protocol.cluster_model import Cluster
-from protocol.consistency_schedules import pick_available
-from protocol.model_parts import join
-from protocol.nonsense import run_nonsense
-from protocol.schedules import pick_cluster, pick_led, pick_strategies
-from protocol.whole_model import pick_copies
+import msgspec
+
+from unbroken.codecs.codec import Codec
+from unbroken.data.unit_store import HEADER
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.events import Event, GateAsked, Received, Tick, UnitArrived
 from unbroken.protocol.ingress.log import Append, Entry, JoinRefused
 from unbroken.protocol.machine import NodeProtocol
-from unbroken.protocol.messages import Health, Message, Missing, Offer, Ping, Pong, Record, Unsubscribe
-from unbroken.protocol.repair.rebuilt_state import Rebuilt
+from unbroken.protocol.messages import Message, Missing, Ping, Pong, Unsubscribe
+from unbroken.protocol.policies.fork.messages import Health
+from unbroken.protocol.policies.load_sharing.messages import Record
+from unbroken.protocol.policies.passive_standby.messages import Offer
 from unbroken.protocol.values.consistency import Consistency
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.values.units import UnitHeader
+from unbroken.protocol.values.rebuilt_state import Rebuilt
 from unbroken.spark.offsets import cut_from, offset_of
-from unbroken.transport.codec import decode, encode
+from unbroken.transport.codec import MESSAGE
+from unbroken_lab.sim.flows import join
+from unbroken_lab.sim.steps.copies import pick_copies
+from unbroken_lab.sim.steps.failures import pick_available
+from unbroken_lab.sim.steps.faults import FaultyCluster
+from unbroken_lab.sim.steps.flows import Pick, pick_active, pick_led, pick_strategies
+from unbroken_lab.sim.steps.nonsense import run_nonsense
+from unbroken_lab.sim.steps.observer import Observer
+from unbroken_lab.sim.steps.schedules import take_any
 
-FLOWS = (pick_cluster, pick_led, pick_strategies, pick_copies, pick_available)
+FLOWS: tuple[Pick, ...] = (pick_active, pick_led, pick_strategies, pick_copies, pick_available)
 LATER_MS = 10_000.0
 """When the node looks at what a message has left behind: after everything that may be due by then."""
 
@@ -36,44 +43,51 @@ UNCHANGED = b"message"
 """Stands for all messages as they were sent."""
 
 MOST_CHANGES = 3
-TEXTS = ("", "#", "x", "right.0>join.0", "left.0>join.1", "join.0>sink.0", "join.0", "join.0#0", "join.1#2", "n1")
+TEXTS = ("", "#", "x", "right.0>join.0", "left.0>join.1", "join.0>sink.0", "join.0", "join.0#0", "join.1#2", "node-2")
 NUMBERS = (-(2**63), -1, 0, 1, 2, 7, 11, 12, 13, 100, 10_000, 2**31, 2**48, 2**63, 2**80)
 VALUES: tuple[Any, ...] = (*NUMBERS, *TEXTS, 0.5, True, None, [], {})
 
 
-class Recorded(Cluster):
+class Recorder(Observer):
     """Notes one event of each kind that comes over the network."""
 
-    check_every = 50
-
     def __init__(self) -> None:
+        super().__init__()
         self.seen: dict[str, tuple[NodeId, Event]] = {}
-        super().__init__(join(2), nodes=3, pulses=1_000, standbys=1)
 
-    def handle(self, name: NodeId, event: Event, payload: int | None = None) -> None:
+    def event(self, now_ms: float, name: NodeId, event: Event) -> None:
         if isinstance(event, Received | UnitArrived | GateAsked):
             message = event.message if isinstance(event, Received) else event
             self.seen[type(message).__name__] = (name, event)
-        super().handle(name, event, payload)
+        super().event(now_ms, name, event)
+
+
+class Recorded(FaultyCluster):
+    """A cluster with a recorder."""
+
+    check_every = 50
+    observer: Recorder
+
+    def observe(self) -> Recorder:
+        return Recorder()
 
 
 @cache
 def recorded() -> Recorded:
     """A flow in the middle of its work, in which a lost node comes back."""
-    cluster = Recorded()
+    cluster = Recorded(join(2), nodes=3, pulses=1_000, standbys=1)
     rng = random.Random(7)
     for step in range(STEPS):
         if step == STEPS // 2:
-            cluster.perform(("wipe", "n2", True))
-            cluster.boot("n2")
-        actions = cluster.enabled()
-        cluster.perform(rng.choice(actions)) if actions and rng.random() > 0.1 else cluster.advance()
+            cluster.wipe("node-3")
+            cluster.boot("node-3")
+        take_any(cluster, rng)
     return cluster
 
 
 @cache
-def messages() -> tuple[tuple[NodeId, NodeId, list[Any], bytes], ...]:
-    """Messages as they are sent: receiver, sender, the fields, and the body that may follow them."""
+def messages() -> tuple[tuple[NodeId, NodeId, list[Any]], ...]:
+    """Messages as they are sent: receiver, sender, and the fields, the first of which says what it is."""
     shard = ShardId("join", 0)
     replica, stream = ReplicaId(shard, 0), StreamId(ShardId("left", 0), shard)
     rare: tuple[Message, ...] = (
@@ -87,17 +101,16 @@ def messages() -> tuple[tuple[NodeId, NodeId, list[Any], bytes], ...]:
         Ping(3),
         Pong(3),
     )
-    seen = [*recorded().seen.values(), *(("n0", Received("n1", message)) for message in rare)]
-    out: list[tuple[NodeId, NodeId, list[Any], bytes]] = []
+    seen = [*recorded().observer.seen.values(), *(("node-1", Received("node-2", message)) for message in rare)]
+    out: list[tuple[NodeId, NodeId, list[Any]]] = []
     for name, event in seen:
         match event:
             case Received(sender, message):
-                head, _, body = encode(message).partition(b"\n")
-                out.append((name, sender, json.loads(head), body))
+                out.append((name, sender, _fields(MESSAGE, message)))
             case UnitArrived(header, sender):
-                out.append((name, sender, ["unit", json.loads(header.to_bytes())], b""))
+                out.append((name, sender, ["unit", *_fields(HEADER, header)]))
             case GateAsked(asking, instance, start, _, _, cut):
-                out.append((name, "", ["gate", str(asking), instance, offset_of(start, cut)], b""))
+                out.append((name, "", ["gate", str(asking), instance, offset_of(start, cut)]))
     return tuple(out)
 
 
@@ -107,24 +120,24 @@ def handle_message(data: bytes) -> None:
     The message and its changes follow from ``data``: bytes that are changed at random hardly ever decode.
     """
     if data == UNCHANGED:
-        for name, sender, fields, body in messages():
-            _handle(name, _event(sender, fields, body))
+        for name, sender, fields in messages():
+            _handle(name, _event(sender, fields))
         return
     rng = random.Random(data)
-    name, sender, fields, body = deepcopy(rng.choice(messages()))
+    name, sender, fields = deepcopy(rng.choice(messages()))
     for _ in range(rng.randint(0, MOST_CHANGES)):
         _change(rng, fields)
     if rng.random() < 0.3:
-        sender = rng.choice(("n0", "n1", "n2", "s0", "stranger"))
+        sender = rng.choice(("node-1", "node-2", "node-3", "standby-1", "stranger"))
     # No peer gets in under the name of the node itself.
-    nodes = [other for other in (name, *recorded().nodes) if other != sender]
-    _handle(rng.choice(nodes), _event(sender, fields, body))
+    nodes = [other for other in (name, *recorded().protocols()) if other != sender]
+    _handle(rng.choice(nodes), _event(sender, fields))
 
 
 def _handle(name: NodeId, event: Event) -> None:
-    protocol: NodeProtocol = deepcopy(recorded().nodes[name].protocol)
-    protocol.handle(event, recorded().now)
-    protocol.handle(Tick(), recorded().now + LATER_MS)
+    protocol: NodeProtocol = deepcopy(recorded().protocol(name))
+    protocol.handle(event, recorded().now_ms)
+    protocol.handle(Tick(), recorded().now_ms + LATER_MS)
 
 
 def handle_nonsense(data: bytes) -> None:
@@ -147,19 +160,28 @@ def _change(rng: random.Random, value: Any) -> None:
         value = value[key]
 
 
-def _event(sender: NodeId, fields: list[Any], body: bytes) -> Event:
+def _event(sender: NodeId, fields: list[Any]) -> Event:
     """The event that a node makes of what comes over the network; UnbrokenError if it drops the link instead."""
     try:
-        return _decoded(sender, fields, body)
+        return _decoded(sender, fields)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise UnbrokenError(f"unreadable: {error}") from error
 
 
-def _decoded(sender: NodeId, fields: list[Any], body: bytes) -> Event:
+def _decoded(sender: NodeId, fields: list[Any]) -> Event:
     if fields[0] == "unit":
-        return UnitArrived(UnitHeader.from_bytes(json.dumps(fields[1]).encode()), sender, 1)
+        return UnitArrived(HEADER.decode(_bytes(HEADER, fields[1:])), sender, 1)
     if fields[0] == "gate":
         _, replica, instance, start = fields
         cut = cut_from(start)
-        return GateAsked(ReplicaId.parse(replica), str(instance), int(start["cut"]), 0, recorded().now + 30.0, cut)
-    return Received(sender, decode(json.dumps(fields).encode() + b"\n" + body))
+        return GateAsked(ReplicaId.parse(replica), str(instance), int(start["cut"]), 0, recorded().now_ms + 750.0, cut)
+    return Received(sender, MESSAGE.decode(_bytes(MESSAGE, fields)))
+
+
+def _fields(codec: Codec[Any], value: object) -> list[Any]:
+    fields: list[Any] = msgspec.msgpack.decode(codec.encode(value).partition(b" ")[2])
+    return fields
+
+
+def _bytes(codec: Codec[Any], fields: list[Any]) -> bytes:
+    return f"{codec.name}/{codec.version} ".encode() + msgspec.msgpack.encode(fields)

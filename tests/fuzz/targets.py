@@ -23,31 +23,33 @@ import pyarrow.parquet as pq
 import yaml
 
 from fuzz.flows import UNCHANGED, handle_message, handle_nonsense
-from support import TOKEN
+from kit.support import TOKEN
 from unbroken.connectors.files.source import Files
 from unbroken.connectors.kafka.rows import parse_values
 from unbroken.connectors.push.source import Push, PushBatch
-from unbroken.coordination.orders.records import Mark, Record
-from unbroken.coordination.orders.seal import RecordSeal
+from unbroken.coordination.documents import LAYOUT
 from unbroken.data.checksum import crc32c, sealed, unsealed
-from unbroken.data.rows.csv import parse_csv
-from unbroken.data.rows.json_lines import JsonFormat, parse_json_lines
+from unbroken.data.rows.csv.lines import parse_csv
+from unbroken.data.rows.json.lines import JsonFormat, parse_json_lines
 from unbroken.data.rows.parquet import decoded_estimate
 from unbroken.data.rows.parsed import Rows
 from unbroken.data.schema import arrow_schema, parse_schema
-from unbroken.data.unit_store import HEADER_KEY, decode_unit, encode_unit
+from unbroken.data.unit_store import HEADER, HEADER_KEY, decode_unit, encode_unit
 from unbroken.errors import FlowError, UnbrokenError
 from unbroken.flow.network.build import load_network
 from unbroken.flow.settings import load_settings
-from unbroken.node.ingress.base import FILE_NAME, IngressBase
+from unbroken.node.ingress.base import BASE, FILE_NAME, IngressBase
 from unbroken.node.ingress.log_file import IngressLogFile
+from unbroken.node.ingress.records import entry_head
+from unbroken.node.policies.leader.records import OrderLogMark, OrderRecord
+from unbroken.node.policies.leader.seal import RecordSeal
 from unbroken.protocol.ingress.log import Append, AppendAck, Entry
 from unbroken.protocol.messages import Ack, Delivered, DigestNote, Ping, Progress, Subscribe
 from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.values.layout import Layout
 from unbroken.protocol.values.units import Digest, UnitHeader
 from unbroken.security.sealing import Seal
-from unbroken.transport.codec import decode, encode
+from unbroken.transport.codec import MESSAGE
 
 SCHEMA = (
     "user string, n long, small short, price decimal(10,2), at timestamp, day date, ok boolean, x double, "
@@ -202,8 +204,8 @@ def _stream_file(metadata: dict[bytes, bytes]) -> bytes:
 
 def _document_inside(data: bytes) -> None:
     sealed_for_here = _seal().seal(DOCUMENT_PATH, data)
-    layout = Layout.from_json(json.loads(_seal().unseal(DOCUMENT_PATH, sealed_for_here)))
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    layout = LAYOUT.decode(_seal().unseal(DOCUMENT_PATH, sealed_for_here))
+    assert LAYOUT.decode(LAYOUT.encode(layout)) == layout
 
 
 def _file_inside(data: bytes) -> None:
@@ -214,12 +216,12 @@ def _file_inside(data: bytes) -> None:
 
 
 def _wire(data: bytes) -> None:
-    message = decode(data)
-    assert decode(encode(message)) == message or "nan" in repr(message)
+    message = MESSAGE.decode(data)
+    assert MESSAGE.decode(MESSAGE.encode(message)) == message or "nan" in repr(message)
 
 
 def _order(data: bytes) -> None:
-    Record.from_bytes(data)
+    OrderRecord.from_bytes(data)
     found = _record_seal().open(data)
     assert found is None or _record_seal().seal(found) == data
 
@@ -349,30 +351,36 @@ CSV_SEEDS = (
 )
 ORDER_SEEDS = (
     b'{"node":"a","writer":"w","term":1,"mark":[0,1,"a",0,0]}',
-    _record_seal().seal(Record("a", "w", Mark(), 1)),
+    _record_seal().seal(OrderRecord("a", "w", OrderLogMark(), 1)),
 )
 SETTINGS_SEEDS = (b'{"nodes": 3, "pulse_min": "300ms", "claim_bytes": "1GB", "bucket_origin": "2026-03-01T12:00:00Z"}',)
 DOCUMENT = b'{"version": 7, "nodes": {"a": "d1"}}'
 DOCUMENT_PATH = "/unbroken/clicks/layout"
 _NETWORK_SEEDS = (NETWORK.encode(), yaml.safe_dump(yaml.safe_load(NETWORK)).encode())
-_WIRE_SEEDS = tuple(encode(message) for message in _MESSAGES)
+_WIRE_SEEDS = tuple(MESSAGE.encode(message) for message in _MESSAGES)
 _PUSH_SEEDS = (PushBatch("events", "p", 1, _lines()).to_bytes(),)
 
 
-LOG_SEEDS = (b"[1, 1, 1, false]\nbody 1\x1e[2, 1, 2, false]\nbody 2\x1e[3, 1, 3, true]\n", b"[1, 2, 3, true]\nx")
-DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What the readers of documents may raise: only a process with the token can have sealed one that is wrong."""
+def _log_seed(*entries: Entry) -> bytes:
+    """Heads and bodies of entries as they are written, without lengths and checksums."""
+    return b"\x1e".join(entry_head(entry) + b"\n" + entry.body for entry in entries)
+
+
+LOG_SEEDS = (
+    _log_seed(Entry(1, 1, b"body 1", 1), Entry(2, 1, b"body 2", 2), Entry(3, 1, b"", 3, final=True)),
+    _log_seed(Entry(1, 2, b"x", 3, final=True)),
+)
 
 
 def _layout() -> bytes:
     replicas = [ReplicaId(ShardId("seg", shard), number) for shard in (0, 1) for number in (0, 1)]
     placement = {replica: "ab"[replica.index] for replica in replicas}
     layout = Layout(7, {"a": "d1", "b": "d2"}, placement, {replica.shard: 2 for replica in replicas}, run="r")
-    return json.dumps(layout.to_json()).encode()
+    return LAYOUT.encode(layout)
 
 
 def _base() -> IngressBase:
-    return IngressBase(9, 3, {"events": {"file": "a"}}, 5, {"events": (4, 5)}, {"events": []}, 3, 1)
+    return IngressBase(9, 3, {"events": {"file": "a"}}, 5, {"events": (4, 5)}, {"events": (("p", 1),)}, 3, 1)
 
 
 def _kafka_seeds() -> tuple[bytes, ...]:
@@ -390,14 +398,14 @@ TARGETS: dict[str, Target] = {
         Target("parquet", _parquet_seeds(), _parquet),
         Target("unit", (bytes(encode_unit(_header(), _table())),), _unit, (UnbrokenError,)),
         Target("log", (_log_file()[1],), _log, (UnbrokenError,)),
-        Target("unit-inside", (_header().to_bytes(),), _unit_inside, (UnbrokenError,), (b"[",)),
-        Target("log-inside", LOG_SEEDS, _log_inside, (UnbrokenError,), (b"[1,1,1,0]\n\x1e", b"[")),
-        Target("document-inside", (_layout(),), _document_inside, DAMAGED, (b"[",)),
-        Target("file-inside", (_base().to_bytes(),), _file_inside, (UnbrokenError,), (b"[",)),
-        Target("wire", _WIRE_SEEDS, _wire, (UnbrokenError,), (b"[", b'["ping",1]\n')),
+        Target("unit-inside", (HEADER.encode(_header()),), _unit_inside, (UnbrokenError,), (b"unit-header/1 \x91",)),
+        Target("log-inside", LOG_SEEDS, _log_inside, (UnbrokenError,), (b"entry/1 ", b"\n\x1e")),
+        Target("document-inside", (_layout(),), _document_inside, (UnbrokenError,), (b"layout/1 [",)),
+        Target("file-inside", (BASE.encode(_base()),), _file_inside, (UnbrokenError,), (b"[",)),
+        Target("wire", _WIRE_SEEDS, _wire, (UnbrokenError,), (b"message/1 \x92\xa4ping\x01", b"message/1 \x91")),
         Target("message", (UNCHANGED,), handle_message, (UnbrokenError,), cost=5),
         Target("nonsense", (b"nonsense",), handle_nonsense, cost=40),
-        Target("order", ORDER_SEEDS, _order, (), (b"[", b'{"mark":[')),
+        Target("order", ORDER_SEEDS, _order, (), (b"[", b'order-record/1 {"mark":{')),
         Target("document", (_seal().seal(DOCUMENT_PATH, DOCUMENT),), _document, (UnbrokenError,)),
         Target("file", (sealed(DOCUMENT),), _file, (UnbrokenError,)),
         Target("network", _NETWORK_SEEDS, _network, (FlowError,), (b"[", b"a: ", b"&a ")),

@@ -14,7 +14,7 @@ from unbroken.data.rows.parsed import Rows
 from unbroken.data.unit_store import decode_unit, encode_unit
 
 CORPUS = Path(__file__).parent / "corpus"
-INPUTS = 400
+INPUTS = 150
 PREFIX_BYTES = 64
 PATTERNS = [(name, pattern) for name, target in TARGETS.items() for pattern in target.patterns]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import count, islice
@@ -18,20 +17,21 @@ from unbroken.protocol.events import Event
 from unbroken.protocol.ingress.log import IngressLog
 from unbroken.protocol.instructions import Instruction, SendUnit
 from unbroken.protocol.machine import NodeProtocol
-from unbroken.protocol.output import outboxes
-from unbroken.protocol.output.acknowledgement_levels import needed_levels, relying_row
 from unbroken.protocol.output.outbox import Outbox
-from unbroken.protocol.repair import upstream_backup as upstream
-from unbroken.protocol.repair.rebuilt_state import FROM_THE_FIRST, Rebuilt
-from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.policies.upstream_backup import backup as upstream
+from unbroken.protocol.policies.upstream_backup.levels import needed_levels, relying_row
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.values.layout import Layout, Topology
+from unbroken.protocol.values.rebuilt_state import FROM_THE_FIRST, Rebuilt
 from unbroken.protocol.values.strategy import Ha
 from unbroken.protocol.values.units import UnitHeader
 from unbroken_lab.sim import campaign, faults
 from unbroken_lab.sim.campaign import Options, Outcome, flow_of, run_campaign, run_seed, sentence, summary
-from unbroken_lab.sim.faults import ALONE, Fault, Injector, Kind, make_tears
+from unbroken_lab.sim.faults import ALONE, JOB_FAULTS, Fault, Kind, make_tears
 from unbroken_lab.sim.flows import SMALL, Flow, chain
-from unbroken_lab.sim.story import Story
+from unbroken_lab.sim.injector import Injector
+from unbroken_lab.sim.steps.schedules import schedules
+from unbroken_lab.sim.story import Story, Subject
 from unbroken_lab.sim.world import Setup, World
 
 SHORT = Options(length_s=1.2, mean_s=0.3, most_nodes=4, check_every=50)
@@ -45,7 +45,7 @@ LOSSES = Options(length_s=5.0, mean_s=1.0, most_nodes=6, check_every=50)
 
 ROWS = Options(length_s=6.0, mean_s=30.0, most_nodes=6, check_every=50)
 
-SEEDS = 300
+SEEDS = schedules(120)
 CLOSELY = 7
 """Of every so many seeds one checks all invariants of a node after every event."""
 
@@ -76,16 +76,16 @@ def fault_kinds(found: Mapping[str, Any]) -> set[str]:
 def test_many_short_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """None fails, and what they are run for has happened in some of them: every kind of fault, and all that follows."""
     outcomes: list[Outcome] = []
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         outcomes += check([seed], SHORT if seed % CLOSELY else replace(SHORT, check_every=1))
     found = summary(outcomes)
     with capsys.disabled():
         print(f"\n{sentence(found)}")
     assert fault_kinds(found) >= set(Kind) - SELDOM
     happened = sum(number for name, number in found.items() if name.startswith("fault "))
-    assert happened > 3 * SEEDS and found["skipped"] < happened / 2
+    assert happened > 3 * len(SEEDS) and found["skipped"] < happened / 2
     for consequence in ("copies", "forks", "folded", "repeated", "snapshots", "torn"):
-        assert found[consequence] > 5, consequence
+        assert found[consequence] > 2, consequence
 
 
 def test_what_is_lost_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_what_is_lost_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     flows = ((seed, flow_of(seed, LOSSES)) for seed in count())
     seeds = (seed for seed, flow in flows if flow.kind == "snapshots" and flow.setup.nodes >= 5)
     found = summary(check(islice(seeds, 16), LOSSES))
-    assert fault_kinds(found) >= ALONE - DISKS, sentence(found)
+    assert fault_kinds(found) >= ALONE - DISKS - {*JOB_FAULTS}, sentence(found)
     assert found["restored"] > 0
 
 
@@ -137,8 +137,7 @@ def test_as_many_nodes_are_lost_at_once_as_strategies_allow(monkeypatch: pytest.
     def one_level(topology: Topology, layout: Layout, part: str) -> int:
         return min(1, needed_levels(topology, layout, part))
 
-    for module in (outboxes, upstream):
-        monkeypatch.setattr(module, "needed_levels", one_level)
+    monkeypatch.setattr(upstream, "needed_levels", one_level)
     assert not all(run_seed(seed, ROWS).ok for seed in seeds)
 
 
@@ -207,8 +206,8 @@ def test_a_unit_that_a_broken_protocol_never_sends_is_missed_and_its_story_told(
 
     monkeypatch.setattr(NodeProtocol, "handle", lossy)
     outcome = run_seed(1, SHORT, story=True)
-    assert outcome.failure is not None
-    assert re.search(r"s1\.0#\d without unit 7 of s0\.0>s1\.0", outcome.failure)
+    assert outcome.subject is not None and outcome.subject.unit == 7
+    assert "s0.0>s1.0" in outcome.subject.names and outcome.subject.names & {"s1.0#0", "s1.0#1"}
     text = "\n".join(outcome.story)
     assert "has unit 7 of s0.0#0 made: " in text
     assert "puts unit 7 of source.0>s0.0 into the inbox of s0.0#0" in text
@@ -227,11 +226,12 @@ def test_a_unit_that_a_broken_protocol_drops_too_early_is_missed_and_its_story_t
         ack(self, subscriber, min(self.last, through + early), level, valid)
 
     monkeypatch.setattr(Outbox, "ack", hasty)
-    outcome = run_seed(1, replace(SHORT, check_every=1), story=True)
-    assert outcome.failure is not None
-    found = re.search(r"unit (\d+) of (\S+) is dropped before (\S+) committed it", outcome.failure)
-    assert found is not None, outcome.failure
-    number, stream, replica = found.groups()
+    outcomes = (run_seed(seed, replace(SHORT, check_every=1), story=True) for seed in range(20))
+    outcome = next(outcome for outcome in outcomes if outcome.failure is not None)
+    assert outcome.subject is not None and outcome.subject.unit, outcome.failure
+    number = outcome.subject.unit
+    (stream,) = [name for name in outcome.subject.names if ">" in name]
+    (replica,) = [name for name in outcome.subject.names if "#" in name]
     assert f"of {stream} from the outbox of" in outcome.story[-1], outcome.story[-1]
     text = "\n".join(outcome.story)
     assert f"sends unit {number} of {stream}" in text
@@ -242,7 +242,8 @@ def test_the_story_of_a_unit_is_that_unit_alone() -> None:
     story = Story()
     world = World(Setup(chain((1, 1)), 3), seed=1, story=story)
     world.kernel.run(4_000.0)
-    lines = story.about("unit 5 of s0.0>s1.0 is dropped before s1.0#1 committed it", world.zookeeper.history)
+    stream, replica = StreamId(ShardId("s0", 0), ShardId("s1", 0)), ReplicaId(ShardId("s1", 0), 1)
+    lines = story.about(Subject.about((stream, replica), unit=5), world.zookeeper.history)
     text = "\n".join(lines)
     for part in (
         "sends unit 5 of s0.0>s1.0 from s0.0#",

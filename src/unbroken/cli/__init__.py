@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 import click
 
 from unbroken import __version__
-from unbroken.cli import adopt, init, kill, operate, page, pause, run, skip, status, zookeeper
+from unbroken.cli import adopt, init, journal, kill, page, pause, prepare, requests, run, skip, status, zookeeper
 from unbroken.cli.command import group
 
 ENTRY_POINTS = "unbroken.commands"
@@ -16,18 +16,18 @@ ENTRY_POINTS = "unbroken.commands"
 
 COMMANDS: dict[str, tuple[click.Command, ...]] = {
     "Begin": (init.init, run.check, run.run),
-    "See": (status.status, status.topology, status.history, page.ui),
+    "See": (status.status, status.topology, status.history, journal.journal, page.ui),
     "Operate": (
-        operate.drain,
-        operate.reinit,
-        operate.upgrade,
+        requests.drain,
+        requests.reinit,
+        requests.upgrade,
         pause.pause,
         pause.resume,
         skip.skip,
         adopt.adopt,
     ),
     "Try what fails": (kill.kill,),
-    "Set up": (run.node, zookeeper.zookeeper, init.completion),
+    "Set up": (run.node, zookeeper.zookeeper, prepare.prepare, init.completion),
 }
 """By what a person wants to do."""
 

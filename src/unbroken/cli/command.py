@@ -50,7 +50,7 @@ class Command(click.Command):
             ctx.exit(EXIT_INTERRUPTED)
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group of such commands, shown in sections: what a person wants to do, and the commands for it.
 
     ``elsewhere`` names commands of other distributions, and the distribution to install for each.
@@ -117,9 +117,9 @@ def command(name: str | None = None, *, examples: Sequence[Example] = (), **kwar
     return click.command(name, cls=Command, examples=examples, **kwargs)
 
 
-def group(name: str | None = None, *, examples: Sequence[Example] = (), **kwargs: Any) -> Callable[[F], Group]:
+def group(name: str | None = None, *, examples: Sequence[Example] = (), **kwargs: Any) -> Callable[[F], CommandGroup]:
     """``click.group`` for a group of them."""
-    return click.group(name, cls=Group, examples=examples, **kwargs)
+    return click.group(name, cls=CommandGroup, examples=examples, **kwargs)
 
 
 def write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) -> None:

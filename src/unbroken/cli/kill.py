@@ -6,7 +6,7 @@ import click
 
 from unbroken.cli.command import command
 from unbroken.cli.completion import complete_node
-from unbroken.cli.shared import AS_JSON, Run, answer, run_options
+from unbroken.cli.shared import AS_JSON, NamedRun, answer, run_options
 from unbroken.errors import Refused
 
 NEXT = {
@@ -33,24 +33,25 @@ DONE = {"kill": "was killed", "freeze": "is frozen", "thaw": "goes on"}
 @click.option("--thaw", "fault", flag_value="thaw", help="Let frozen processes go on (SIGCONT).")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @AS_JSON
-def kill(node_name: str, run: Run, fault: str | None, yes: bool, as_json: bool) -> None:
+def kill(node_name: str, run: NamedRun, fault: str | None, yes: bool, as_json: bool) -> None:
     """Kill a node of a local run with kill -9, to see that results go on.
 
     For demonstrations and trials: it works only where `unbroken run` was started, on nodes of that run. `unbroken run`
     starts a killed node again after a moment.
     """
-    from unbroken.local import strikes as striking
+    from unbroken.local.strikes import find_node, local_nodes
+    from unbroken.testing.injection.by_hand import FaultsByHand
 
     what = fault or "kill"
     place = run.place()
     assert place.directory is not None, "a local run has a directory"
-    process = striking.find_node(place.directory, node_name)
+    directory = place.directory
+    process = find_node(directory, node_name)
     if what != "thaw" and not yes:
         question = f"{what} {node_name} of {place.flow} (process {process.pid})?"
         if not click.confirm(question, err=True):
             raise Refused("not confirmed, so nothing was done")
-    if what == "thaw" and not striking.frozen(process):
-        raise Refused(f"{node_name} is not frozen")
-    {"kill": striking.kill, "freeze": striking.freeze, "thaw": striking.thaw}[what](process)
+    faults = FaultsByHand(lambda: local_nodes(directory))
+    {"kill": faults.kill, "freeze": faults.freeze, "thaw": faults.thaw}[what](node_name)
     text = f"{node_name} {DONE[what]} (process {process.pid})\n{NEXT[what]}"
     answer(as_json, text, flow=place.flow, node=node_name, pid=process.pid, fault=what)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from unbroken.cli.command import command
-from unbroken.cli.shared import ANSWER_DEADLINE_S, AS_JSON, Run, answer, on_run, say
+from unbroken.cli.shared import ANSWER_DEADLINE_S, AS_JSON, NamedRun, answer, on_run, say
 from unbroken.errors import UnbrokenError
 
 if TYPE_CHECKING:
     from unbroken.local.launcher import LocalCluster
-    from unbroken.page.page import Page, PageOptions
+    from unbroken.page.actions import NodeFaults
+    from unbroken.page.page import Members, Page, PageOptions
 
 PORT = click.IntRange(0, 65_535)
 
@@ -40,7 +41,7 @@ PORT = click.IntRange(0, 65_535)
 @click.option("--open", "opened", is_flag=True, help="Open the page in the default browser.")
 @AS_JSON
 def ui(
-    run: Run,
+    run: NamedRun,
     host: str,
     port: int,
     names: tuple[str, ...],
@@ -56,7 +57,7 @@ def ui(
     """
     from unbroken.page.page import PageOptions
 
-    options = PageOptions(host, port, names, demo)
+    options = PageOptions(host, port, names, _faults(demo))
     serve(_page_of(run, options), host, opened, as_json)
 
 
@@ -77,7 +78,7 @@ def serve(page: Page, host: str, opened: bool, as_json: bool) -> None:
             pass
 
 
-def _page_of(run: Run, options: PageOptions) -> Page:
+def _page_of(run: NamedRun, options: PageOptions) -> Page:
     from unbroken.page.page import page_of_flow
 
     place = run.place().named()
@@ -85,6 +86,15 @@ def _page_of(run: Run, options: PageOptions) -> Page:
     hint = f"It is in {place.token_file.resolve()}." if place.token_file else "It is in UNBROKEN_TOKEN."
     options = replace(options, token_hint=hint)
     return page_of_flow(place.zookeeper, place.flow, token, options, ANSWER_DEADLINE_S)
+
+
+def _faults(demo: bool) -> Callable[[Members], NodeFaults] | None:
+    """What kills and freezes nodes at the wish of a page; without ``demo`` there is nothing that does."""
+    if not demo:
+        return None
+    from unbroken.testing.injection.by_hand import faults_by_hand
+
+    return faults_by_hand
 
 
 @contextlib.contextmanager
@@ -96,7 +106,7 @@ def page_beside(cluster: LocalCluster, port: int | None, demo: bool) -> Iterator
         return
     from unbroken.page.page import PageOptions, page_of_run
 
-    options = PageOptions(port=port, demo=demo, token_hint=f"It is in {cluster.directory / 'token'}.")
+    options = PageOptions(port=port, faults=_faults(demo), token_hint=f"It is in {cluster.directory / 'token'}.")
     with contextlib.ExitStack() as stack:
         try:
             page = stack.enter_context(page_of_run(cluster, options))

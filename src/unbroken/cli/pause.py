@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from unbroken.cli.command import command
-from unbroken.cli.shared import ANSWER_DEADLINE_S, AS_JSON, Place, Run, answer, on_run
+from unbroken.cli.shared import ANSWER_DEADLINE_S, AS_JSON, NamedRun, RunAddress, answer, on_run
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -29,7 +29,7 @@ WAIT = click.option(
 @click.option("--reason", default="", help="Why, in one line.")
 @WAIT
 @AS_JSON
-def pause(run: Run, reason: str, wait_s: float, as_json: bool) -> None:
+def pause(run: NamedRun, reason: str, wait_s: float, as_json: bool) -> None:
     """Stop reading the sources of a running flow, until `unbroken resume`.
 
     The flow stays alive and redundant: lost replicas are built again, and nodes may be restarted or drained. What had
@@ -45,7 +45,7 @@ def pause(run: Run, reason: str, wait_s: float, as_json: bool) -> None:
     since = time.strftime("%H:%M:%S", time.localtime(found.since_ms / 1000))
     text = f"{flow} is paused; `unbroken resume` lets its sources be read again"
     text = text if new else f"{flow} is paused already, since {since}{f' ({found.reason})' if found.reason else ''}"
-    answer(as_json, text, flow=flow, paused=True, changed=new, **found.to_json())
+    answer(as_json, text, flow=flow, paused=True, changed=new, since_ms=found.since_ms, reason=found.reason)
 
 
 @command(
@@ -54,7 +54,7 @@ def pause(run: Run, reason: str, wait_s: float, as_json: bool) -> None:
 @on_run
 @WAIT
 @AS_JSON
-def resume(run: Run, wait_s: float, as_json: bool) -> None:
+def resume(run: NamedRun, wait_s: float, as_json: bool) -> None:
     """Read the sources of a paused flow again.
 
     What has come into them meanwhile is read first, in pulses of ordinary size.
@@ -70,14 +70,14 @@ def resume(run: Run, wait_s: float, as_json: bool) -> None:
     answer(as_json, text, flow=flow, paused=False, changed=found is not None, lasted_s=round(lasted_s, 1))
 
 
-def _wait(place: Place, client: KazooClient, flow: str, wait_s: float, *, paused: bool) -> None:
+def _wait(place: RunAddress, client: KazooClient, flow: str, wait_s: float, *, paused: bool) -> None:
     """Wait until the nodes do what was asked for."""
-    from unbroken.cli.progress import Waiting
-    from unbroken.observe.status_reader import StatusReader
+    from unbroken.cli.progress import WaitDisplay
+    from unbroken.observe.status.reader import StatusReader
     from unbroken.operations import pause as pausing
 
     began = time.monotonic()
-    with Waiting("the nodes are told to pause" if paused else "the nodes are told to go on") as waiting:
+    with WaitDisplay("the nodes are told to pause" if paused else "the nodes are told to go on") as waiting:
         pausing.wait_known(client, flow, paused, wait_s)
         with StatusReader(place.zookeeper, flow, place.token(), ANSWER_DEADLINE_S) as reader:
             left_s = max(1.0, wait_s - (time.monotonic() - began))

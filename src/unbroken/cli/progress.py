@@ -14,7 +14,7 @@ QUIET_S = 10.0
 """Between two lines that say no more than how far it is, where there is no terminal."""
 
 
-class Waiting:
+class WaitDisplay:
     """Shows on stderr what is waited for, how far it is, and what happens meanwhile; gone when it is over.
 
     On a terminal there is one line with a spinner, and a bar where there is something to count. Elsewhere a line is
@@ -28,7 +28,7 @@ class Waiting:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> WaitDisplay:
         if self._console.is_terminal:
             columns = (
                 SpinnerColumn(),

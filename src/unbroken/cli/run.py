@@ -6,11 +6,11 @@ import json
 import logging
 import os
 import signal
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from unbroken.cli.command import command
 from unbroken.cli.shared import AS_JSON, out, quiet
@@ -20,7 +20,7 @@ from unbroken.wording import counted
 
 if TYPE_CHECKING:
     from unbroken.flow.dataflow import Dataflow
-    from unbroken.protocol.values.consistency import Availability
+    from unbroken.protocol.values.consistency import DelayBound
     from unbroken.protocol.values.layout import Topology
     from unbroken.protocol.values.strategy import Strategy
 
@@ -47,8 +47,9 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
     FILE is a Python file that declares a dataflow, or an operator network in YAML. Spark analyses every segment, and
     no rows are processed. What replicas could disagree on, such as clocks and randomness, is refused.
     """
-    from unbroken.cli.progress import Waiting
-    from unbroken.flow.plan import build_topology, load_flow
+    from unbroken.cli.progress import WaitDisplay
+    from unbroken.flow.loading import load_flow
+    from unbroken.flow.plan import build_topology
     from unbroken.flow.shard_keys import described
     from unbroken.spark.analysis.analysis import analyse
     from unbroken.spark.analysis.horizon import settled
@@ -56,7 +57,7 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
 
     flow = load_flow(file)
     topology = build_topology(flow, nodes)
-    with quiet() as screen, Waiting("starting Spark", screen) as waiting:
+    with quiet() as screen, WaitDisplay("starting Spark", screen) as waiting:
         session = start_session("unbroken-check", flow.settings, "local[1]")
         try:
             waiting.show(f"Spark looks at {', '.join(topology.segments)}")
@@ -66,7 +67,7 @@ def check(file: Path, nodes: int | None, as_json: bool) -> None:
             session.stop()
     if as_json:
         schemas = {name: schema.simpleString() for name, schema in analysis.schemas.items()}
-        bounds = {name: how.to_json() for name, how in topology.availability.items()}
+        bounds = {name: msgspec.to_builtins(how) for name, how in topology.availability.items()}
         more: dict[str, Any] = {"availability": bounds, "tentative": _tentative(flow, topology)} if bounds else {}
         if analysis.shard_by:
             more["shard_by"] = {name: dict(columns) for name, columns in analysis.shard_by.items()}
@@ -95,16 +96,15 @@ def _tentative(flow: Dataflow, topology: Topology) -> dict[str, bool]:
     }
 
 
-def _suspends(how: Availability) -> bool:
+def _suspends(how: DelayBound) -> bool:
     """Whether a segment waits for missing input all the same."""
-    from unbroken.protocol.values.consistency import Policy
+    from unbroken.protocol.values.consistency import InputHandling
 
-    return how.during_failure is how.during_stabilization is Policy.SUSPEND
+    return how.during_failure is how.during_stabilization is InputHandling.SUSPEND
 
 
-def _bound(how: Availability) -> str:
+def _bound(how: DelayBound) -> str:
     """How long a segment waits for missing input, and what it does then."""
-    from unbroken.protocol.values.consistency import Reconcile
     from unbroken.protocol.values.strategy import STATELESS
     from unbroken.spark.analysis.horizon import readable
 
@@ -113,7 +113,7 @@ def _bound(how: Availability) -> str:
     text = f", results within {readable(how.max_delay_ms)}"
     text += f", tentative after {readable(how.patience_ms)}: {how.during_failure.value} during a failure, "
     text += f"{how.during_stabilization.value} during stabilization, {how.reconcile.value}"
-    if how.reconcile is not Reconcile.UNDO:
+    if not how.rebuilt:
         return text
     clock = "" if how.timed else " by the time of cuts"
     reach = "no state" if how.horizon_ms == STATELESS else f"state of the last {readable(how.horizon_ms)}{clock}"
@@ -122,6 +122,7 @@ def _bound(how: Availability) -> str:
 
 def _copies(shards: int, strategy: Strategy) -> str:
     """How many replicas a segment has, and what else keeps it available."""
+    from unbroken.protocol.registry import Backups
     from unbroken.protocol.values.strategy import STATELESS, Ha
     from unbroken.spark.analysis.horizon import readable
 
@@ -129,15 +130,15 @@ def _copies(shards: int, strategy: Strategy) -> str:
     if strategy.ha is Ha.ACTIVE:
         return text
     text += f", {strategy.ha.value}"
-    if strategy.ha is Ha.PASSIVE:
+    if strategy.kept_by is Backups.HOLD:
         text += f", {strategy.backups} copies of the state, every {strategy.every} units"
-    elif strategy.ha is Ha.UPSTREAM and strategy.horizon_ms == STATELESS:
+    elif strategy.kept_by is Backups.NONE:
+        text += ", waits for its node to return"
+    elif strategy.rebuilt and strategy.horizon_ms == STATELESS:
         text += ", no state"
-    elif strategy.ha is Ha.UPSTREAM:
+    elif strategy.rebuilt:
         clock = "" if strategy.timed else " by the time of cuts"
         text += f", state of the last {readable(strategy.horizon_ms)}{clock}"
-    elif strategy.ha is Ha.NONE:
-        text += ", waits for its node to return"
     return text
 
 
@@ -184,15 +185,15 @@ def run(
     the directory is gone on with, however that run ended.
     """
     from unbroken.cli.page import page_beside
-    from unbroken.cli.progress import Waiting
-    from unbroken.flow.plan import load_flow
-    from unbroken.local.announcements import Events, Lines
+    from unbroken.cli.progress import WaitDisplay
+    from unbroken.flow.loading import load_flow
+    from unbroken.local.announcements import JsonTeller, TextTeller
     from unbroken.local.launcher import LocalCluster
-    from unbroken.local.terminal import follow, greet
+    from unbroken.local.terminal import by_run, follow, greet
 
     if no_page and demo_page:
         raise Refused("--demo is about the page, which --no-page does without: leave one of them out")
-    teller = Events(click.echo) if as_json else Lines(out)
+    teller = JsonTeller(click.echo) if as_json else TextTeller(out)
     flow = load_flow(file)
     where = directory or Path(".unbroken") / flow.name
     signal.signal(signal.SIGTERM, _interrupt)
@@ -204,11 +205,11 @@ def run(
             teller.say("resumed", f"{flow.name}: going on with the run in {cluster.directory}")
         teller.say("starting", f"{flow.name}: logs are in {cluster.logs}", flow=flow.name, logs=str(cluster.logs))
         try:
-            with Waiting("starting") as waiting:
+            with WaitDisplay("starting") as waiting:
                 cluster.start()
                 cluster.wait_ready(
                     progress=waiting.show,
-                    say=lambda sentence: teller.news(int(time.time() * 1000), "run", sentence),
+                    say=lambda notice: teller.news(by_run(notice)),
                 )
             with page_beside(cluster, None if no_page else page_port, demo_page) as page:
                 greet(cluster, teller, page)

@@ -80,7 +80,7 @@ def answer(as_json: bool, text: str, **facts: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Run:
+class NamedRun:
     """A running flow, as it was named on the command line: by its directory, or by its ZooKeeper."""
 
     flow_name: str | None = None
@@ -88,7 +88,7 @@ class Run:
     zookeeper: str | None = None
     token_file: Path | None = None
 
-    def place(self) -> Place:
+    def place(self) -> RunAddress:
         """Where it is; raises Unreachable if there is none."""
         return find_run(self.flow_name, self.directory, self.zookeeper, self.token_file)
 
@@ -110,7 +110,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Place:
+class RunAddress:
     """How a running flow is reached; ``directory`` is that of a local run."""
 
     flow: str
@@ -130,21 +130,21 @@ class Place:
             raise Refused("only those who have the flow's token may ask for that: give --token-file, or UNBROKEN_TOKEN")
         return check_token(given)
 
-    def named(self) -> Place:
+    def named(self) -> RunAddress:
         """The same with the name of the flow, asked of ZooKeeper if it was not given."""
         if self.flow:
             return self
-        with Run(None, None, self.zookeeper, self.token_file).coordinated() as (_, flow):
-            return Place(flow, self.zookeeper, self.token_file, self.directory)
+        with NamedRun(None, None, self.zookeeper, self.token_file).coordinated() as (_, flow):
+            return RunAddress(flow, self.zookeeper, self.token_file, self.directory)
 
 
 Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
-Given = Callable[..., None]
+CommandBody = Callable[..., None]
 
 
 def run_options(
     metavar: str = "[FLOW]", completer: Completer = complete_flow, *, local: bool = False
-) -> Callable[[Given], Given]:
+) -> Callable[[CommandBody], CommandBody]:
     """The ways in which a command is told which run it is about, given to it as ``run``.
 
     A ``local`` one can only be a run of this machine.
@@ -169,7 +169,7 @@ def run_options(
         click.argument("flow_name", metavar=metavar, required=False, shell_complete=completer),
     )
 
-    def decorate(command: Given) -> Given:
+    def decorate(command: CommandBody) -> CommandBody:
         @functools.wraps(command)
         def told(
             *args: Any,
@@ -179,7 +179,7 @@ def run_options(
             token_file: Path | None = None,
             **others: Any,
         ) -> None:
-            command(*args, run=Run(flow_name, directory, zookeeper, token_file), **others)
+            command(*args, run=NamedRun(flow_name, directory, zookeeper, token_file), **others)
 
         for option in here if local else (*elsewhere, *here):
             told = option(told)
@@ -196,7 +196,7 @@ def find_run(
     directory: Path | None,
     zookeeper: str | None = None,
     token_file: Path | None = None,
-) -> Place:
+) -> RunAddress:
     """The run named on the command line, or the only one below ./.unbroken; raises Unreachable if there is none.
 
     With a ``zookeeper`` it need not be a run of this machine, and its name may be left out if it is the only one there.
@@ -204,7 +204,7 @@ def find_run(
     from unbroken.coordination.run_info import RUN_FILE, RunInfo
 
     if directory is None and zookeeper is not None:
-        return Place(flow_name or "", zookeeper, token_file)
+        return RunAddress(flow_name or "", zookeeper, token_file)
     if directory is None and flow_name is not None:
         directory = RUNS / flow_name
     if directory is None:
@@ -214,7 +214,7 @@ def find_run(
             raise Unreachable(f"which flow? Runs below ./.unbroken: {names}. Name one, or give --dir or --zookeeper.")
         directory = found[0]
     info = RunInfo.read(directory)
-    return Place(info.flow, info.zookeeper, token_file or info.token_file, directory)
+    return RunAddress(info.flow, info.zookeeper, token_file or info.token_file, directory)
 
 
 def _only_flow(client: KazooClient, zookeeper: str) -> str:

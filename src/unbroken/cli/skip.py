@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import click
 
 from unbroken.cli.command import command
-from unbroken.cli.shared import ANSWER_DEADLINE_S, AS_JSON, Run, answer, on_run
+from unbroken.cli.shared import ANSWER_DEADLINE_S, AS_JSON, NamedRun, answer, on_run
 from unbroken.errors import Refused
 
 
@@ -24,14 +24,14 @@ from unbroken.errors import Refused
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--wait", "wait_s", default=60.0, show_default=True, help="Seconds to wait for it.")
 @AS_JSON
-def skip(source: str | None, pulse: int | None, run: Run, yes: bool, wait_s: float, as_json: bool) -> None:
+def skip(source: str | None, pulse: int | None, run: NamedRun, yes: bool, wait_s: float, as_json: bool) -> None:
     """List rows that cannot be read, or set those of one source and pulse aside.
 
     The segments that read the source wait for such rows; other sources continue. Skipped rows are never processed: a
     dead letter names their positions. It is refused if any node of the ingress has read them, or does not answer.
     """
-    from unbroken.cli.progress import Waiting
-    from unbroken.observe.status_reader import StatusReader
+    from unbroken.cli.progress import WaitDisplay
+    from unbroken.observe.status.reader import StatusReader
     from unbroken.operations import skip as skipping
 
     if pulse is None and source is not None:
@@ -50,7 +50,7 @@ def skip(source: str | None, pulse: int | None, run: Run, yes: bool, wait_s: flo
         question = f"set all rows of {source} in pulse {pulse} aside for good?"
         if not yes and not click.confirm(question, err=True):
             raise Refused("not confirmed, so nothing was done")
-        with Waiting("the nodes are asked") as waiting:
+        with WaitDisplay("the nodes are asked") as waiting:
             skipping.skip(reader, source, pulse, wait_s, waiting.show)
     text = f"the rows of {source} in pulse {pulse} are skipped; a dead letter names their positions"
     answer(as_json, text, flow=place.flow, source=source, pulse=pulse)

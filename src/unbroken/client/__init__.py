@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from unbroken.client.push import PushClient
-from unbroken.client.subscription import (
-    Event,
-    Reconciled,
-    Result,
-    Subscription,
-    Undo,
-    push_addresses,
-    subscribe,
-)
+from unbroken.client.subscription import Subscription, push_addresses, subscribe
+from unbroken.client.tentative_view import Reconciled, Result, SubscriptionEvent, Undo
 
-__all__ = ["Event", "PushClient", "Reconciled", "Result", "Subscription", "Undo", "push_addresses", "subscribe"]
+__all__ = [
+    "PushClient",
+    "Reconciled",
+    "Result",
+    "Subscription",
+    "SubscriptionEvent",
+    "Undo",
+    "push_addresses",
+    "subscribe",
+]

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from unbroken.client.tentative_view import Event, Result, TentativeView
+from unbroken.client.tentative_view import Result, SubscriptionEvent, TentativeView
 from unbroken.data.unit_store import decode_unit
 from unbroken.protocol.replica.inbox import Arrival, Inbox
 from unbroken.protocol.values.ids import NodeId, ShardId, StreamId, segment_of
 from unbroken.protocol.values.units import UnitHeader
 
-Origin = tuple[StreamId, NodeId]
+StreamAtNode = tuple[StreamId, NodeId]
 """A stream by the name it has at a node that has it, and the node."""
 
 
@@ -33,7 +33,7 @@ class Arrivals:
         self._begun: set[StreamId] = set()
         self._held: dict[tuple[StreamId, int], Result] = {}
         self._final: set[StreamId] = set()
-        self._passed: dict[Origin, int] = {}
+        self._passed: dict[StreamAtNode, int] = {}
 
     @property
     def ended(self) -> bool:
@@ -53,7 +53,9 @@ class Arrivals:
         inbox = self.inboxes.get(at_home(stream))
         return None if inbox is None else inbox.consumed
 
-    def unit(self, node: NodeId, header: UnitHeader, data: pa.Buffer, arrived_ms: float, now_s: float) -> list[Event]:
+    def unit(
+        self, node: NodeId, header: UnitHeader, data: pa.Buffer, arrived_ms: float, now_s: float
+    ) -> list[SubscriptionEvent]:
         """A unit has come; what can be given out."""
         there, stream = header.stream, at_home(header.stream)
         if stream not in self.inboxes:
@@ -77,7 +79,7 @@ class Arrivals:
         ready = [event for result in self._take(inbox) for event in self.views[stream].stable(result, now_s)]
         return [*ready, *self.tick(now_s)]
 
-    def tick(self, now_s: float) -> list[Event]:
+    def tick(self, now_s: float) -> list[SubscriptionEvent]:
         """What can be given out because time has passed."""
         return [event for view in self.views.values() if view.held for event in view.tick(now_s)]
 
@@ -85,11 +87,11 @@ class Arrivals:
         for view in self.views.values():
             view.lost(node)
 
-    def begins_anew(self, origin: Origin) -> None:
+    def begins_anew(self, origin: StreamAtNode) -> None:
         """Another replica sends a stream from there, from the units it has."""
         self._passed.pop(origin, None)
 
-    def gap(self, stream: StreamId, linked: Iterable[Origin]) -> int | None:
+    def gap(self, stream: StreamId, linked: Iterable[StreamAtNode]) -> int | None:
         """The next unit of a stream, if everybody who could send it has passed it over.
 
         A node sends the units of a stream in order: once it has sent a later one, it has dropped what is missing.

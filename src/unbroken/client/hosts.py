@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from unbroken.client.arrivals import Origin, of_segment
+from unbroken.client.arrivals import StreamAtNode, of_segment
 from unbroken.coordination.directory import Directory
 from unbroken.coordination.routes import Routes
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.messages import Ack, Subscribe
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
 from unbroken.protocol.values.units import UnitHeader
-from unbroken.transport.link import Latest, Link, LinkHandlers
+from unbroken.transport.link import Latest, Link, LinkHandlers, WholeUnit
 
 HEARTBEAT_S = 0.2
 LINK_TIMEOUT_S = 2.0
@@ -34,14 +34,14 @@ CLOSE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Reader:
+class UnitHandlers:
     """What the nodes are asked for and what becomes of their answers; called from several threads.
 
     ``begin`` is called before a stream is asked for at a place. It says which stable unit is the last that is not
     needed, and the pulse up to which tentative ones are not; -1 if none of them are wanted.
     """
 
-    begin: Callable[[StreamId, Origin], tuple[int, int]]
+    begin: Callable[[StreamId, StreamAtNode], tuple[int, int]]
     unit: Callable[[NodeId, UnitHeader, pa.Buffer], None]
     lost: Callable[[NodeId], None]
 
@@ -53,7 +53,7 @@ class Hosts:
     """
 
     def __init__(
-        self, zookeeper: str, flow: str, sink: str, token: str, reader: Reader, routes: Routes | None = None
+        self, zookeeper: str, flow: str, sink: str, token: str, reader: UnitHandlers, routes: Routes | None = None
     ) -> None:
         self.streams: list[StreamId] = []
         self._zookeeper = zookeeper
@@ -66,7 +66,7 @@ class Hosts:
         self._directory: Directory | None = None
         self._links: dict[NodeId, Link] = {}
         self._linked: set[NodeId] = set()
-        self._sources: dict[Origin, ReplicaId] = {}
+        self._sources: dict[StreamAtNode, ReplicaId] = {}
         self._lock = threading.Lock()
         self._latest = Latest()
         self._closed = threading.Event()
@@ -114,7 +114,7 @@ class Hosts:
             if (link := self._links.get(node)) is not None:
                 link.send(Ack(there, self._name, through))
 
-    def linked(self, stream: StreamId) -> list[Origin]:
+    def linked(self, stream: StreamId) -> list[StreamAtNode]:
         """Where a stream comes from at this moment."""
         with self._lock:
             linked = set(self._linked)
@@ -134,7 +134,7 @@ class Hosts:
             )
         return found.part, found.shards
 
-    def _origins(self, stream: StreamId) -> dict[Origin, ReplicaId]:
+    def _origins(self, stream: StreamId) -> dict[StreamAtNode, ReplicaId]:
         """Where a stream can be read, by the name it has there. Who is given up by the layout may still send.
 
         One that takes over alone is asked before it has caught up: nobody else will send what comes next.
@@ -177,7 +177,7 @@ class Hosts:
             return
         if known is not None:
             known.close()
-        handlers = self._latest.replace(node, LinkHandlers(up=self._up, lost=self._lost, unit=self._reader.unit))
+        handlers = self._latest.replace(node, LinkHandlers(up=self._up, lost=self._lost, unit=self._unit))
         self._links[node] = Link(
             self._name, node, address, self._token, handlers, heartbeat_s=HEARTBEAT_S, timeout_s=LINK_TIMEOUT_S
         )
@@ -196,6 +196,9 @@ class Hosts:
                 self._links[node].send(Subscribe(there, self._name, after, heard=heard))
 
     # --- called from the links' threads ---------------------------------------------------------------
+
+    def _unit(self, node: NodeId, header: UnitHeader) -> WholeUnit:
+        return WholeUnit(node, header, self._reader.unit)
 
     def _up(self, node: NodeId) -> None:
         with self._lock:

@@ -19,9 +19,9 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from unbroken.client.arrivals import Arrivals, Origin, at_home
-from unbroken.client.hosts import Hosts, Reader
-from unbroken.client.tentative_view import SILENCE_S, Event, Reconciled, Result, Undo
+from unbroken.client.arrivals import Arrivals, StreamAtNode, at_home
+from unbroken.client.hosts import Hosts, UnitHandlers
+from unbroken.client.tentative_view import SILENCE_S, Reconciled, Result, SubscriptionEvent, Undo
 from unbroken.coordination.directory import Directory
 from unbroken.coordination.routes import Routes
 from unbroken.errors import UnbrokenError
@@ -29,7 +29,7 @@ from unbroken.protocol.values.ids import NodeId, StreamId
 from unbroken.protocol.values.units import UnitHeader
 from unbroken.transport.auth import read_token
 
-__all__ = ["Event", "Reconciled", "Result", "Subscription", "Undo", "push_addresses", "subscribe"]
+__all__ = ["Reconciled", "Result", "Subscription", "Undo", "push_addresses", "subscribe"]
 
 BUFFERED_UNITS = 1_024
 """Units waiting for the reader of a subscription; links wait when it is full."""
@@ -113,10 +113,10 @@ class Subscription:
         self._stable_only = stable_only
         self._silence_s = silence_s
         self._arrivals = Arrivals([], after, stable_only=stable_only, silence_s=silence_s)
-        reader = Reader(self._begin, self._unit, self._lost)
+        reader = UnitHandlers(self._begin, self._unit, self._lost)
         self._hosts = Hosts(zookeeper, flow, sink, token, reader, Routes.parse(routes))
-        self._results: queue.Queue[Event | None] = queue.Queue(BUFFERED_UNITS)
-        self._overdue: deque[Event] = deque()
+        self._results: queue.Queue[SubscriptionEvent | None] = queue.Queue(BUFFERED_UNITS)
+        self._overdue: deque[SubscriptionEvent] = deque()
         self._gaps: dict[tuple[StreamId, int], float] = {}
         self._waited_s = 0.0
         self._lock = threading.Lock()
@@ -155,7 +155,7 @@ class Subscription:
             yield result
         self.close()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[SubscriptionEvent]:
         """Results to the end, and the marks between them: `Undo` before corrections, `Reconciled` behind the last."""
         while (event := self.next_event(None)) is not None:
             yield event
@@ -169,7 +169,7 @@ class Subscription:
             if event is None or isinstance(event, Result):
                 return event
 
-    def next_event(self, timeout_s: float | None) -> Event | None:
+    def next_event(self, timeout_s: float | None) -> SubscriptionEvent | None:
         """The next result or mark; None after the end, or when none came in time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._closed.is_set():
@@ -249,7 +249,7 @@ class Subscription:
 
     # --- called from the links' threads ---------------------------------------------------------------
 
-    def _begin(self, stream: StreamId, origin: Origin) -> tuple[int, int]:
+    def _begin(self, stream: StreamId, origin: StreamAtNode) -> tuple[int, int]:
         with self._lock:
             self._arrivals.begins_anew(origin)
             return self._arrivals.wanted(stream)
@@ -277,7 +277,7 @@ class Subscription:
         """A clock that stands still while results wait for the reader: that is nobody's silence."""
         return time.monotonic() - self._waited_s
 
-    def _offer(self, event: Event | None) -> None:
+    def _offer(self, event: SubscriptionEvent | None) -> None:
         """Wait for room in front of the reader; given up when the subscription is closed."""
         began = time.monotonic()
         while not self._closed.is_set():

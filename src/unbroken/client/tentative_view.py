@@ -60,7 +60,7 @@ class Reconciled:
     pulse: int
 
 
-Event = Result | Undo | Reconciled
+SubscriptionEvent = Result | Undo | Reconciled
 
 
 @dataclass
@@ -101,12 +101,12 @@ class TentativeView:
         """The highest pulse that was given out."""
         return max(self.pulse, self.covered.last)
 
-    def stable(self, result: Result, now_s: float) -> list[Event]:
+    def stable(self, result: Result, now_s: float) -> list[SubscriptionEvent]:
         """The next stable unit has come; what is given out."""
         header = result.header
         until = math.inf if header.final else header.pulse  # nothing that is tentative outlasts the end
         corrects = self.covered.meets(self.pulse, until)
-        out: list[Event] = []
+        out: list[SubscriptionEvent] = []
         if corrects and not self.undone:
             self.undone = True
             out.append(Undo(self.stream, self.pulse))
@@ -120,7 +120,7 @@ class TentativeView:
         self.moved_s = now_s
         return [*out, *self.tick(now_s)]
 
-    def tentative(self, result: Result, sender: NodeId, now_s: float) -> list[Event]:
+    def tentative(self, result: Result, sender: NodeId, now_s: float) -> list[SubscriptionEvent]:
         """A tentative unit has come; what is given out."""
         waiting = self.held.setdefault(sender, [])
         if not waiting or result.header.pulse > waiting[-1][1].header.pulse:
@@ -134,9 +134,9 @@ class TentativeView:
         if sender == self.sender:
             self.sender = None
 
-    def tick(self, now_s: float) -> list[Event]:
+    def tick(self, now_s: float) -> list[SubscriptionEvent]:
         """What is given out because time has passed."""
-        out: list[Event] = []
+        out: list[SubscriptionEvent] = []
         while (sender := self._choose(now_s)) is not None:
             _, result = self.held[sender].pop(0)
             self.sender, self.heard_s, self.moved_s = sender, now_s, now_s

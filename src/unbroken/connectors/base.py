@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from unbroken.data.rows.parsed import Rows
-from unbroken.protocol.values.run import NO_RUN, Run
+from unbroken.errors import Flaw
+from unbroken.protocol.values.run import NO_RUN, RunIdentity
 from unbroken.protocol.values.units import UnitHeader
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class SourceConnector(ABC):
         """The columns of the source."""
 
     @abstractmethod
-    def problems(self) -> list[str]:
-        """What is wrong with the declaration, each as one sentence with a remedy."""
+    def problems(self) -> list[Flaw]:
+        """What is wrong with the declaration, and what to do about it."""
 
     @abstractmethod
     def open(self) -> SourceReader:
@@ -118,15 +119,15 @@ class SinkConnector(ABC):
     tentative: bool = False
     """Whether it takes units that are not stable, and replaces them by the stable ones."""
 
-    run: Run = NO_RUN
+    run: RunIdentity = NO_RUN
     """The run whose units are written, set before it is opened: a ledger compares it before the number of a unit."""
 
     identity: str = ""
     """The flow's name and the sink's in it, set when it is declared: how a ledger that several flows share knows it."""
 
     @abstractmethod
-    def problems(self) -> list[str]:
-        """What is wrong with the declaration, each as one sentence with a remedy."""
+    def problems(self) -> list[Flaw]:
+        """What is wrong with the declaration, and what to do about it."""
 
     def occupied(self) -> str | None:
         """Why a run that starts from nothing must not write here unasked: an earlier one has left its results."""

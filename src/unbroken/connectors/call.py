@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from unbroken.connectors.base import SinkConnector, SinkWriter
+from unbroken.errors import Flaw
 from unbroken.protocol.values.ids import segment_of
 from unbroken.protocol.values.units import UnitHeader
 
@@ -48,15 +49,19 @@ class Call(SinkConnector):
     def __init__(self, function: Callable[[pa.Table, Unit], object]) -> None:
         self.function = function
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Flaw]:
         if not callable(self.function):
-            return [f"Call is given {self.function!r}, which cannot be called; give it a function of (table, unit)."]
+            return [
+                Flaw(f"Call is given {self.function!r}, which cannot be called", "give it a function of (table, unit)")
+            ]
         try:
             inspect.signature(self.function).bind(None, None)
         except ValueError:
             return []  # Some built-in functions do not say what they take.
         except TypeError as error:
-            return [f"The function of Call cannot be called with a table and a unit ({error}); let it take both."]
+            return [
+                Flaw(f"The function of Call cannot be called with a table and a unit ({error})", "let it take both")
+            ]
         return []
 
     def open(self, flow_dir: Path) -> CallWriter:

@@ -24,9 +24,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from unbroken.data.rows.json_output import json_lines
+from unbroken.data.rows.json.output import json_lines
 from unbroken.data.rows.parsed import BadRow
 from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.notices import Notice
+from unbroken.protocol.values.notices.sinks import DeadLettersUnwritten, DeadLettersWritten
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ class DeadLetters:
         self,
         directory: str | os.PathLike[str],
         retention: Retention | None = None,
-        tell: Callable[[str], None] = log.warning,
+        tell: Callable[[Notice], None] = lambda notice: log.warning("%s", notice),
     ) -> None:
         self.directory = Path(directory)
         self.lost = 0
@@ -185,14 +187,11 @@ class DeadLetters:
             self.lost += rows
             if self._failing != str(error):
                 self._failing = str(error)
-                self.tell(
-                    f"dead letters cannot be written to {self.directory}: {error}. Their rows are lost until that is "
-                    "possible; check space, permissions and links."
-                )
+                self.tell(DeadLettersUnwritten(str(self.directory), str(error)))
         else:
             if self._failing and rows:
                 self._failing = ""
-                self.tell(f"dead letters are written to {self.directory} again; {self.lost} rows were lost")
+                self.tell(DeadLettersWritten(str(self.directory), self.lost))
 
     # --- bounds -----------------------------------------------------------------------------------------
 

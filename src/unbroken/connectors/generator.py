@@ -12,7 +12,7 @@ from unbroken.connectors.base import Cut, Position, SourceConnector, SourceReade
 from unbroken.data.rows.fit import fit
 from unbroken.data.rows.parsed import Rows
 from unbroken.data.schema import arrow_schema, parse_schema
-from unbroken.errors import Unfit
+from unbroken.errors import Flaw, Unfit
 from unbroken.quantities import is_number, number_problems, shown
 
 if TYPE_CHECKING:
@@ -85,16 +85,16 @@ class Generator(SourceConnector):
     def schema(self) -> StructType:
         return self._schema
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Flaw]:
         found = []
         if not self._both:
-            found.append("The function and the schema of a generator belong together; give both, or neither.")
+            found.append(Flaw("The function and the schema of a generator belong together", "give both, or neither"))
         if not callable(self.function):
-            found.append(f"The generator got {self.function!r}; give it a function of (start, stop, seed).")
+            found.append(Flaw(f"The generator got {self.function!r}", "give it a function of (start, stop, seed)"))
         if self.rate is not None and not (is_number(self.rate) and self.rate > 0):
-            found.append(f"The rate is {shown(self.rate)}; give rows per second above 0, or None for no limit.")
+            found.append(Flaw(f"The rate is {shown(self.rate)}", "give rows per second above 0, or None for no limit"))
         if self.limit is not None and not (is_number(self.limit) and self.limit >= 0):
-            found.append(f"The limit is {shown(self.limit)}; give a number of rows, or None for no end.")
+            found.append(Flaw(f"The limit is {shown(self.limit)}", "give a number of rows, or None for no end"))
         return found + number_problems(self, ("batch_rows", "max_rows_per_pulse"))
 
     def open(self) -> GeneratorReader:

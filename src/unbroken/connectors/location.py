@@ -8,6 +8,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from unbroken.errors import Flaw
+
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 _KNOWN = re.compile(
@@ -34,30 +36,30 @@ def local_path(place: str | os.PathLike[str]) -> Path:
     return Path(url2pathname(urlsplit(text).path))
 
 
-def unclear(place: str | os.PathLike[str], subject: str) -> list[str]:
-    """Why a place is not what it seems to be, as a sentence with a remedy: it would be a directory of an odd name.
+def unclear(place: str | os.PathLike[str], subject: str) -> list[Flaw]:
+    """Why a place is not what it seems to be: it would be a directory of an odd name.
 
     ``subject`` names the place in the sentence, as in "The path of Parquet".
     """
     text = os.fspath(place)
     if text != text.strip():
-        return [f"{subject}, {text!r}, begins or ends with white space; write {text.strip()!r}."]
+        return [Flaw(f"{subject}, {text!r}, begins or ends with white space", f"write {text.strip()!r}")]
     if _HOME.match(text):
         what = f"{subject}, {text!r}, begins with ~, which only a shell replaces"
-        return [f"{what}; write the whole path, such as /home/user/{text.partition('/')[2]}."]
+        return [Flaw(what, f"write the whole path, such as /home/user/{text.partition('/')[2]}")]
     found = _KNOWN.match(text)
     if found is None:
         return []
     rest = text[found.end() :]
     url = f"file:///{rest}" if found[1].lower() == "file" else f"{found[1]}://{rest}"
-    return [f"{subject}, {text!r}, is neither a path nor a URL; write {url}, or the whole path of a directory."]
+    return [Flaw(f"{subject}, {text!r}, is neither a path nor a URL", f"write {url}, or the whole path of a directory")]
 
 
-def elsewhere(path: Path, connector: str, otherwise: str = "") -> list[str]:
-    """Why a path that is no directory of the nodes cannot be used, as a sentence with a remedy."""
+def elsewhere(path: Path, connector: str, otherwise: str = "") -> list[Flaw]:
+    """Why a path that is no directory of the nodes cannot be used."""
     found = unclear(path, f"The path of {connector}")
     scheme = scheme_of(path)
     if found or scheme is None:
         return found
     what = f"The path of {connector} begins with {scheme}:, and {connector} knows directories of the nodes only"
-    return [f"{what}; mount the place on all nodes and give that path{otherwise}."]
+    return [Flaw(what, f"mount the place on all nodes and give that path{otherwise}")]

@@ -1,1 +1,1 @@
-"""What is agreed in ZooKeeper: documents, elections and order logs."""
+"""What is agreed in ZooKeeper: documents and elections."""

@@ -10,7 +10,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from unbroken.coordination.client import check_access
-from unbroken.coordination.documents import Member, SinkInfo, connect, layout_from, root_of, sinks_from
+from unbroken.coordination.documents import FLOW, LAYOUT, Member, SinkInfo, connect, root_of
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.values.ids import NodeId
 from unbroken.protocol.values.layout import Layout
@@ -72,7 +72,8 @@ class Directory:
     def sinks(self) -> dict[str, SinkInfo]:
         """The sinks of a flow that has a layout; raises UnbrokenError if ZooKeeper does not answer."""
         try:
-            return sinks_from(self._client.get_async(f"{self._root}/topology").get(timeout=SINKS_DEADLINE_S)[0])
+            data = self._client.get_async(f"{self._root}/topology").get(timeout=SINKS_DEADLINE_S)[0]
+            return dict(FLOW.decode(data).sinks)
         except (KazooException, KazooTimeoutError) as error:
             what = f"ZooKeeper does not tell the sinks of the flow in {self._root} ({type(error).__name__})"
             raise UnbrokenError(f"{what}; see that the flow runs, and try again") from error
@@ -89,7 +90,7 @@ class Directory:
         listed = self._client.get_children_async(f"{self._root}/members")
         layout: Layout | None = None
         with contextlib.suppress(NoNodeError, ForgedDocument):
-            layout = layout_from(asked.get(timeout=left())[0])
+            layout = LAYOUT.decode(asked.get(timeout=left())[0])
         try:
             names = sorted(listed.get(timeout=left()))
         except NoNodeError:

@@ -16,38 +16,48 @@
 | ``code/<generation>`` | `unbroken upgrade`, the first by the nodes | the text and the shape of the user's code |
 | ``upgrade`` | `unbroken upgrade`; the controller | the generation to go over to; or why it is refused |
 | ``switched/<shard>`` | the shard's nodes | its results have taken the place of its predecessor's |
-| ``orders/<shard>``, ``orders/<shard>/<number>`` | the shard's leader | who leads, and its orders (`order_zookeeper`) |
-| ``history/e<number>`` | every node | sentences |
+| ``orders/<shard>``, ``orders/<shard>/<number>`` | the shard's leader | who leads, and its orders (`leader`) |
+| ``history/e<number>`` | every node | notices; those of a change of other documents together with it |
 | ``controller`` | candidates | kazoo's election |
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-from dataclasses import asdict, dataclass
-from typing import Any
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
+from unbroken.codecs.codec import Codec, Undecodable
 from unbroken.coordination.client import SealedClient
 from unbroken.coordination.ensemble import client_options
 from unbroken.errors import Unreachable
 from unbroken.protocol.ingress.log import InSync
-from unbroken.protocol.ingress.pause import Pause
 from unbroken.protocol.placement.adoption import DiskReport
 from unbroken.protocol.values.ids import NodeId, ReplicaId
 from unbroken.protocol.values.layout import Layout, Topology
-from unbroken.protocol.values.run import Run
+from unbroken.protocol.values.notices import Reported
+from unbroken.protocol.values.notices.upgrades import UpgradeRefused
+from unbroken.protocol.values.pause import Pause
+from unbroken.protocol.values.run import RunIdentity
 from unbroken.security.sealing import ForgedDocument
+
+log = logging.getLogger(__name__)
 
 RETRY_FIRST_S = 0.1
 RETRY_LONGEST_S = 0.5
 """Pause between attempts to reach ZooKeeper. A session has a few seconds to come back before its node counts as
 lost, so attempts must not become rare however long ZooKeeper was away."""
+
+
+ENTRIES_LOGGED = 1000
+"""Unreadable entries of a history that are remembered: it is read time and again, and each is logged once."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +77,11 @@ class Member:
     """The digest of the code that the node was given."""
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return MEMBER.encode(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Member:
-        return cls(**json.loads(data))
+        return MEMBER.decode(data)
 
 
 @dataclass(frozen=True)
@@ -87,11 +97,11 @@ class Suspicion:
         return f"{self.suspect}~{self.by}"
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return SUSPICION.encode(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Suspicion:
-        return cls(**json.loads(data))
+        return SUSPICION.decode(data)
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,50 @@ class SinkInfo:
     part: str
     shards: int
     client: bool
+
+
+@dataclass(frozen=True)
+class FlowDocument:
+    """The run, whose id no other run of the flow ever has, and the sinks by name, which subscribers have to know."""
+
+    run: RunIdentity
+    sinks: Mapping[str, SinkInfo]
+
+
+@dataclass(frozen=True)
+class DiskDocument:
+    """What a node that misses the layout of its run has on its disk, and the document about the flow it has kept."""
+
+    report: DiskReport
+    flow: FlowDocument | None
+
+
+@dataclass(frozen=True)
+class UpgradeDocument:
+    """The generation that a flow is to go over to, or why it is ``refused``."""
+
+    generation: int | None = None
+    refused: UpgradeRefused | None = None
+
+
+@dataclass(frozen=True)
+class _StoredSync:
+    term: int
+    leader: NodeId
+    members: frozenset[NodeId]
+    run: str
+    base: int
+
+
+MEMBER = Codec(Member, "member", readable=True)
+SUSPICION = Codec(Suspicion, "suspicion", readable=True)
+LAYOUT = Codec(Layout, "layout", readable=True)
+FLOW = Codec(FlowDocument, "flow", readable=True)
+DISK = Codec(DiskDocument, "disk", readable=True)
+UPGRADE = Codec(UpgradeDocument, "upgrade", readable=True)
+PAUSE = Codec(Pause, "pause", readable=True)
+REPORTED = Codec(Reported, "reported", readable=True)
+_STORED_SYNC = Codec(_StoredSync, "in-sync", readable=True)
 
 
 def root_of(flow: str) -> str:
@@ -154,7 +208,7 @@ def read_members(client: KazooClient, flow: str) -> dict[NodeId, Member]:
 
 def read_layout(client: KazooClient, flow: str) -> Layout | None:
     try:
-        return layout_from(client.get(f"{root_of(flow)}/layout")[0])
+        return LAYOUT.decode(client.get(f"{root_of(flow)}/layout")[0])
     except NoNodeError:
         return None
 
@@ -182,58 +236,35 @@ def read_in_sync_document(client: KazooClient, flow: str) -> InSyncDocument | No
     return in_sync_from(data, stat.version)
 
 
-def read_topology(client: KazooClient, flow: str) -> dict[str, Any]:
-    """The document that `topology_bytes` wrote, of a flow with a layout."""
-    value: dict[str, Any] = json.loads(client.get(f"{root_of(flow)}/topology")[0])
-    return value
+def read_flow_document(client: KazooClient, flow: str) -> FlowDocument:
+    """The document about the run and the sinks of a flow with a layout."""
+    return FLOW.decode(client.get(f"{root_of(flow)}/topology")[0])
 
 
-def run_in(topology: dict[str, Any]) -> Run:
-    """The run in the document that `topology_bytes` wrote."""
-    return Run(str(topology["run"]), frozenset(topology["supersedes"]))
-
-
-def read_disks(client: KazooClient, flow: str) -> dict[NodeId, dict[str, Any]]:
-    """What nodes that miss the layout of their run say of their disks, and the topology document they have kept."""
-    return {name: json.loads(data) for name, data in _children(client, f"{root_of(flow)}/disks").items()}
-
-
-def disk_bytes(report: DiskReport, topology: dict[str, Any] | None) -> bytes:
-    return json.dumps({"report": report.to_json(), "topology": topology}).encode()
+def read_disks(client: KazooClient, flow: str) -> dict[NodeId, DiskDocument]:
+    """What nodes that miss the layout of their run say of their disks."""
+    return {name: DISK.decode(data) for name, data in _children(client, f"{root_of(flow)}/disks").items()}
 
 
 def read_wish(client: KazooClient, flow: str) -> int | None:
     """The generation that the flow is to go over to; None if there is none, or it was refused."""
-    return read_upgrade(client, flow).get("generation")
+    return read_upgrade(client, flow).generation
 
 
-def read_upgrade(client: KazooClient, flow: str) -> dict[str, Any]:
-    """What `wish_bytes` or `refusal_bytes` wrote last; empty if the code was never to change."""
+def read_upgrade(client: KazooClient, flow: str) -> UpgradeDocument:
+    """What was wished for or refused last; neither if the code was never to change."""
     try:
-        value: dict[str, Any] = json.loads(client.get(f"{root_of(flow)}/upgrade")[0])
-        return value
+        return UPGRADE.decode(client.get(f"{root_of(flow)}/upgrade")[0])
     except (NoNodeError, ForgedDocument):
-        return {}
-
-
-def wish_bytes(generation: int) -> bytes:
-    return json.dumps({"generation": generation}).encode()
-
-
-def refusal_bytes(reason: str) -> bytes:
-    return json.dumps({"refused": reason}).encode()
+        return UpgradeDocument()
 
 
 def read_pause(client: KazooClient, flow: str) -> Pause | None:
     """Whether the sources are not to be read."""
     try:
-        return Pause.from_json(json.loads(client.get(f"{root_of(flow)}/paused")[0]))
+        return PAUSE.decode(client.get(f"{root_of(flow)}/paused")[0])
     except (NoNodeError, ForgedDocument):
         return None
-
-
-def pause_bytes(pause: Pause) -> bytes:
-    return json.dumps(pause.to_json()).encode()
 
 
 def read_names(client: KazooClient, flow: str, part: str) -> list[str]:
@@ -241,9 +272,24 @@ def read_names(client: KazooClient, flow: str, part: str) -> list[str]:
     return list(_children(client, f"{root_of(flow)}/{part}"))
 
 
-def read_history(client: KazooClient, flow: str) -> list[dict[str, Any]]:
-    """The sentences of the flow's history, oldest first."""
-    return [json.loads(data) for data in _children(client, f"{root_of(flow)}/history").values()]
+def read_history(client: KazooClient, flow: str) -> list[Reported]:
+    """The notices of the flow's history, oldest first; without entries that cannot be read."""
+    found = [reported_from(name, data) for name, data in _children(client, f"{root_of(flow)}/history").items()]
+    return [reported for reported in found if reported is not None]
+
+
+def reported_from(name: str, data: bytes) -> Reported | None:
+    """An entry of the history; None if it cannot be read, which is logged: it must not hide the others."""
+    try:
+        return REPORTED.decode(data)
+    except Undecodable as error:
+        _log_unreadable(name, str(error))
+        return None
+
+
+@lru_cache(ENTRIES_LOGGED)
+def _log_unreadable(name: str, reason: str) -> None:
+    log.warning("the entry %s of the history is left out: %s", name, reason)
 
 
 def _children(client: KazooClient, path: str) -> dict[str, bytes]:
@@ -260,32 +306,14 @@ def _children(client: KazooClient, path: str) -> dict[str, bytes]:
     return out
 
 
-def layout_bytes(layout: Layout) -> bytes:
-    return json.dumps(layout.to_json()).encode()
-
-
-def layout_from(data: bytes) -> Layout:
-    return Layout.from_json(json.loads(data))
-
-
-def topology_bytes(topology: Topology, run: Run) -> bytes:
-    """What subscribers have to know, and the run, whose id no other run of the flow ever has."""
+def flow_document(topology: Topology, run: RunIdentity) -> FlowDocument:
+    """What subscribers have to know about a run."""
+    ends = [(producer, consumer) for producer, consumer in topology.edges if consumer in topology.sinks]
     sinks = {
-        consumer: {
-            "part": producer,
-            "shards": topology.segments[producer],
-            "client": consumer in topology.client_sinks,
-        }
-        for producer, consumer in topology.edges
-        if consumer in topology.sinks
+        consumer: SinkInfo(producer, topology.segments[producer], consumer in topology.client_sinks)
+        for producer, consumer in ends
     }
-    owner = {"run": run.id, "supersedes": sorted(run.supersedes)}
-    return json.dumps({**owner, "sinks": sinks}).encode()
-
-
-def sinks_from(data: bytes) -> dict[str, SinkInfo]:
-    """The sinks in the document that ``topology_bytes`` wrote, by name."""
-    return {name: SinkInfo(**sink) for name, sink in json.loads(data)["sinks"].items()}
+    return FlowDocument(run, sinks)
 
 
 @dataclass(frozen=True)
@@ -306,12 +334,10 @@ class InSyncDocument:
 
     def to_bytes(self) -> bytes:
         sync = self.sync
-        members = {"term": sync.term, "leader": sync.leader, "members": sorted(sync.members)}
-        return json.dumps({**members, "run": self.run, "base": self.base}).encode()
+        return _STORED_SYNC.encode(_StoredSync(sync.term, sync.leader, sync.members, self.run, self.base))
 
 
 def in_sync_from(data: bytes, version: int) -> InSyncDocument:
-    value = json.loads(data)
-    base = int(value["base"])
-    sync = InSync(int(value["term"]), value["leader"], frozenset(value["members"]), base + version)
-    return InSyncDocument(sync, str(value["run"]), base)
+    stored = _STORED_SYNC.decode(data)
+    sync = InSync(stored.term, stored.leader, stored.members, stored.base + version)
+    return InSyncDocument(sync, stored.run, stored.base)

@@ -15,8 +15,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from unbroken.coordination.documents import read_suspicions, root_of
+from unbroken.coordination.history import History
 from unbroken.protocol.placement.absence import out_of_office
 from unbroken.protocol.values.ids import NodeId
+from unbroken.protocol.values.notices import Reported
+from unbroken.protocol.values.notices.placement import ControllerReplaced
 from unbroken.security.sealing import ForgedDocument
 
 SEQUENCE_DIGITS = 10
@@ -36,7 +39,9 @@ class Office:
     flow: str
     me: NodeId
     connected: Callable[[], Collection[NodeId]]
-    report: Callable[[str], None]
+    history: History
+    noted: Callable[[Reported], None]
+    """Called with each entry of the history that was written together with a change of the line."""
 
     @property
     def path(self) -> str:
@@ -53,11 +58,13 @@ class Office:
         line = self._line()
         removed = out_of_office([candidate.node for candidate in line], self.me, suspected, self.connected())
         for candidate in line[: len(removed)]:
-            try:
-                self.client.delete(candidate.path)
-            except NoNodeError:
-                continue
-            self.report(f"{candidate.node} does not answer and is not the controller any more")
+            entry = self.history.entry(ControllerReplaced(candidate.node))
+            together = self.client.transaction()
+            together.delete(candidate.path)
+            self.history.add(together, [entry])
+            if not any(isinstance(answer, Exception) for answer in together.commit()):
+                self.noted(entry)
+                self.history.trim()
 
     def _line(self) -> list[Candidate]:
         out: list[Candidate] = []

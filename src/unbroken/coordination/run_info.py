@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from unbroken.codecs.codec import Codec, Undecodable
 from unbroken.errors import UnbrokenError, Unreachable
 
 RUN_FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The content of the file: where it lies says the rest."""
+
+    flow: str
+    zookeeper: str
+    token_file: Path
+    pid: int | None
+
+
+_RUN = Codec(_Stored, "run-info", readable=True)
 
 
 @dataclass(frozen=True)
@@ -22,22 +35,20 @@ class RunInfo:
     pid: int | None = None
 
     def write(self) -> None:
-        value = {"flow": self.flow, "zookeeper": self.zookeeper, "token_file": str(self.token_file), "pid": self.pid}
         unfinished = self.directory / f"{RUN_FILE}.tmp"
-        unfinished.write_text(json.dumps(value))
+        unfinished.write_bytes(_RUN.encode(_Stored(self.flow, self.zookeeper, self.token_file, self.pid)))
         unfinished.replace(self.directory / RUN_FILE)
 
     @classmethod
     def read(cls, directory: Path) -> RunInfo:
         try:
-            value = json.loads((directory / RUN_FILE).read_text())
-            token_file = Path(value["token_file"])
-            return cls(value["flow"], value["zookeeper"], token_file, directory, value.get("pid"))
+            found = _RUN.decode((directory / RUN_FILE).read_bytes())
+            return cls(found.flow, found.zookeeper, found.token_file, directory, found.pid)
         except FileNotFoundError:
             raise Unreachable(
                 f"no flow has been started in {directory}. Start one with `unbroken run FILE`, "
                 "or name its directory with --dir."
             ) from None
-        except (ValueError, KeyError, TypeError) as error:
-            what = f"{directory / RUN_FILE} is damaged ({type(error).__name__}: {error})"
+        except Undecodable as error:
+            what = f"{directory / RUN_FILE} is damaged ({error})"
             raise UnbrokenError(f"{what}. If no flow runs there, delete {directory}.") from error

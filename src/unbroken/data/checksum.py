@@ -13,7 +13,7 @@ from typing import Any
 
 import google_crc32c
 
-from unbroken.data.forcing import force_path
+from unbroken.data.durability import force_path
 from unbroken.errors import UnbrokenError
 
 _MARK = b"\ncrc32c "
@@ -28,9 +28,8 @@ class Damaged(UnbrokenError):
         super().__init__(f"{self.finding}. {remedy}")
 
 
-def crc32c(*parts: Any) -> int:
-    """The checksum of bytes, or of read-only buffers, that follow each other."""
-    value = 0
+def crc32c(*parts: Any, value: int = 0) -> int:
+    """The checksum of bytes, or of read-only buffers, that follow each other and what has the checksum ``value``."""
     for part in parts:
         value = int(google_crc32c.extend(value, part))
     return value

@@ -36,7 +36,7 @@ def parse_ddl(text: str) -> StructType:
 
     reader = _Reader(text, _tokens(text))
     if reader.peek() is None:
-        raise UnbrokenError("The schema is empty; name at least one column, as in 'user string, n long'.")
+        raise UnbrokenError("The schema is empty", "name at least one column, as in 'user string, n long'")
     fields = [reader.column(0)]
     while reader.peek() is not None:
         reader.expect(",")
@@ -61,8 +61,9 @@ def parse_type(text: str) -> DataType:
         return _Reader(text, _tokens(text)).whole_type()
     except UnbrokenError:
         raise UnbrokenError(
-            f"The type {text!r} cannot be read before Spark is started; give an object of pyspark.sql.types such as "
-            "LongType(), or declare the function inside of the segment that uses it."
+            f"The type {text!r} cannot be read before Spark is started",
+            "give an object of pyspark.sql.types such as "
+            "LongType(), or declare the function inside of the segment that uses it",
         ) from None
 
 
@@ -82,7 +83,8 @@ def _tokens(text: str) -> list[_Token]:
         if match is None:
             rest = text[at:].strip()
             raise UnbrokenError(
-                f"The schema {text!r} cannot be read at {rest[:20]!r}; put names with special characters in backquotes."
+                f"The schema {text!r} cannot be read at {rest[:20]!r}",
+                "put names with special characters in backquotes",
             )
         kind = ("quoted", "literal", "word", "symbol")[(match.lastindex or 1) - 1]
         tokens.append(_Token(match[match.lastindex or 1], match.start(match.lastindex or 1), kind))
@@ -97,8 +99,8 @@ def _check_names(fields: list[StructField], text: str) -> None:
         earlier = seen.setdefault(field.name.lower(), field.name)
         if earlier is not field.name:
             raise UnbrokenError(
-                f"The schema {text!r} names {earlier!r} and {field.name!r}, which Spark takes for the same "
-                f"column; rename one of them."
+                f"The schema {text!r} names {earlier!r} and {field.name!r}, which Spark takes for the same column",
+                "rename one of them",
             )
 
 
@@ -135,12 +137,12 @@ class _Reader:
         metadata = {"comment": self._literal()} if self._skip("comment") else None
         return StructField(name, kind, nullable, metadata)
 
-    def _error(self, what: str) -> UnbrokenError:
+    def _error(self, what: str, remedy: str = "") -> UnbrokenError:
         if self._next < len(self._tokens):
             found = f"found {self._text[self._tokens[self._next].at :][:20]!r}"
         else:
             found = "found the end"
-        return UnbrokenError(f"The schema {self._text!r} is wrong: {what}, {found}.")
+        return UnbrokenError(f"The schema {self._text!r} is wrong: {what}, {found}{'' if remedy else '.'}", remedy)
 
     def _skip(self, symbol: str) -> bool:
         token = self._tokens[self._next] if self._next < len(self._tokens) else None
@@ -192,7 +194,7 @@ class _Reader:
         if word not in atomic:
             self._next -= 1
             known = ", ".join([*atomic, "decimal(p,s)", "array<>", "map<,>", "struct<>"])
-            raise self._error(f"column {owner!r} has a type that is not known; use one of {known}")
+            raise self._error(f"column {owner!r} has a type that is not known", f"use one of {known}")
         return atomic[word]
 
     def _struct(self, depth: int) -> StructType:
@@ -217,8 +219,8 @@ class _Reader:
         self.expect(")")
         if not (1 <= precision <= _MAX_PRECISION and scale <= precision):
             raise UnbrokenError(
-                f"Column {owner!r} is decimal({precision},{scale}); the precision must be 1 to "
-                f"{_MAX_PRECISION} and the scale at most the precision."
+                f"Column {owner!r} is decimal({precision},{scale})",
+                f"the precision must be 1 to {_MAX_PRECISION} and the scale at most the precision",
             )
         return DecimalType(precision, scale)
 

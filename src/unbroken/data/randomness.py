@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from unbroken.errors import UnbrokenError
 
-Words = npt.NDArray[np.uint64]
+RandomWords = npt.NDArray[np.uint64]
 Index = npt.NDArray[np.integer] | range
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = 0xFFFFFFFFFFFFFFFF
 
 
-def words(seed: int, index: Index, salt: int | str) -> Words:
+def words(seed: int, index: Index, salt: int | str) -> RandomWords:
     """64 random bits for each position of ``index``."""
     key = zlib.crc32(salt.encode()) + (1 << 32) if isinstance(salt, str) else salt
     start = _mix(np.array([seed & _MASK], np.uint64) + _GOLDEN)
@@ -45,14 +45,14 @@ def integers(seed: int, index: Index, salt: int | str, low: int, high: int) -> n
     """An integer in [low, high) for each position of ``index``."""
     if not low < high or high - low > 1 << 32:
         raise UnbrokenError(
-            f"integers from {low} to {high} cannot be drawn; low must be below high, at most 2**32 apart"
+            f"integers from {low} to {high} cannot be drawn", "low must be below high, at most 2**32 apart"
         )
     # Multiply-shift on 32 bits: exact integer arithmetic, hence the same everywhere.
     drawn = ((words(seed, index, salt) >> np.uint64(32)) * np.uint64(high - low)) >> np.uint64(32)
     return drawn.astype(np.int64) + np.int64(low)
 
 
-def _mix(x: Words) -> Words:
+def _mix(x: RandomWords) -> RandomWords:
     """The finalizer of splitmix64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from unbroken.data.ddl import parse_ddl
+from unbroken.errors import UnbrokenError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+RESERVED = "__ub_"
+"""How no column of a user begins."""
 
 
 def parse_schema(schema: str | StructType) -> StructType:
@@ -28,3 +32,14 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def check_names(schema: StructType) -> None:
+    """Raise UnbrokenError if two columns of a result have the same name, whatever its case, or one is reserved."""
+    names = [name.lower() for name in schema.names]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise UnbrokenError(f"columns occur more than once: {', '.join(repeated)}", "rename or drop them")
+    reserved = [name for name in names if name.startswith(RESERVED)]
+    if reserved:
+        raise UnbrokenError(f"column '{reserved[0]}' is reserved for Unbroken", "rename it")

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import struct
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
+from unbroken.codecs.codec import Codec, Undecodable
 from unbroken.data.checksum import Damaged, crc32c, sealed, unsealed
 from unbroken.protocol.instructions import NoteOwed
-from unbroken.protocol.repair.rebuilt_state import Rebuilt
 from unbroken.protocol.values.ids import ReplicaId, StreamId
+from unbroken.protocol.values.rebuilt_state import Rebuilt
 from unbroken.protocol.values.units import UnitHeader
 
 log = logging.getLogger(__name__)
 
 HEADER_KEY = b"unbroken.unit"
+HEADER = Codec(UnitHeader, "unit-header")
 
 _PREFIX = struct.Struct(">8sQI40sI")
 _MAGIC = b"unbroken"
@@ -35,14 +37,22 @@ class Torn(Damaged):
 
 
 def encode_unit(header: UnitHeader, table: pa.Table) -> pa.Buffer:
-    """The unit as it is sent and kept: a checksum and an Arrow IPC file image, with its header in the schema."""
-    tagged = table.replace_schema_metadata({HEADER_KEY: header.to_bytes()})
+    """The unit as it is sent and kept, in one piece."""
+    return pa.py_buffer(b"".join(unit_parts(header, table)))
+
+
+def unit_parts(header: UnitHeader, table: pa.Table) -> tuple[bytes, pa.Buffer]:
+    """The unit as it is sent and kept: a checksum and an Arrow IPC file image, with its header in the schema.
+
+    Two parts, because joining them would copy all rows.
+    """
+    tagged = table.replace_schema_metadata({HEADER_KEY: HEADER.encode(header)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, tagged.schema) as writer:
         writer.write_table(tagged)
     image = sink.getvalue()
     prefix = _PREFIX.pack(_MAGIC, image.size, crc32c(image), b"", 0)[:-4]
-    return pa.py_buffer(b"".join((prefix, crc32c(prefix).to_bytes(4, "big"), image)))
+    return prefix + crc32c(prefix).to_bytes(4, "big"), image
 
 
 def open_unit(data: pa.Buffer | bytes, where: Path | str = "a unit that was sent") -> pa.Table:
@@ -61,18 +71,51 @@ def open_unit(data: pa.Buffer | bytes, where: Path | str = "a unit that was sent
 def checked(data: pa.Buffer | bytes, where: Path | str) -> pa.Buffer:
     """The Arrow IPC file image of a unit, if it is as it was written."""
     whole = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
-    prefix = whole.slice(0, min(_PREFIX.size, whole.size)).to_pybytes()
-    if whole.size < _PREFIX.size or not any(prefix):
-        raise Torn(where, "it ends too early", REFETCH)
-    magic, size, checksum, _, own = _PREFIX.unpack(prefix)
-    if magic != _MAGIC or own != crc32c(prefix[:-4]):
-        raise Damaged(where, "the checksum of its beginning is wrong", REFETCH)
-    if whole.size < _PREFIX.size + size:
-        raise Torn(where, f"it has {whole.size} bytes instead of {_PREFIX.size + size}", REFETCH)
-    image = whole.slice(_PREFIX.size)
-    if image.size != size or crc32c(image) != checksum:
-        raise Damaged(where, "its checksum is wrong", REFETCH)
-    return image
+    check = UnitCheck(where)
+    check.add(whole)
+    check.end()
+    return whole.slice(_PREFIX.size)
+
+
+class UnitCheck:
+    """Verifies a unit whose bytes come in pieces, without keeping them.
+
+    Both methods raise Damaged, the first as soon as the beginning of the unit tells. The first piece holds at least
+    the prefix, unless the unit is cut short.
+    """
+
+    def __init__(self, where: Path | str) -> None:
+        self._where = where
+        self._began = False
+        self._size = 0
+        self._expected = 0
+        self._checksum = 0
+        self._value = 0
+
+    def add(self, piece: pa.Buffer) -> None:
+        if not self._began:
+            self._began = True
+            piece = self._begin(piece)
+        self._size += piece.size
+        self._value = crc32c(piece, value=self._value)
+
+    def end(self) -> None:
+        """No piece follows."""
+        if self._size < self._expected:
+            found, whole = _PREFIX.size + self._size, _PREFIX.size + self._expected
+            raise Torn(self._where, f"it has {found} bytes instead of {whole}", REFETCH)
+        if not self._began or self._size != self._expected or self._value != self._checksum:
+            raise Damaged(self._where, "its checksum is wrong", REFETCH)
+
+    def _begin(self, piece: pa.Buffer) -> pa.Buffer:
+        """Take the prefix; the rest of its piece."""
+        prefix = piece.slice(0, min(_PREFIX.size, piece.size)).to_pybytes()
+        if len(prefix) < _PREFIX.size or not any(prefix):
+            raise Torn(self._where, "it ends too early", REFETCH)
+        magic, self._expected, self._checksum, _, own = _PREFIX.unpack(prefix)
+        if magic != _MAGIC or own != crc32c(prefix[:-4]):
+            raise Damaged(self._where, "the checksum of its beginning is wrong", REFETCH)
+        return piece.slice(_PREFIX.size)
 
 
 def decode_unit(data: pa.Buffer | bytes, where: Path | str = "a unit that was sent") -> tuple[UnitHeader, pa.Table]:
@@ -83,9 +126,9 @@ def decode_unit(data: pa.Buffer | bytes, where: Path | str = "a unit that was se
 def read_header(schema: pa.Schema, where: Path | str = "a unit that was sent") -> UnitHeader:
     """The header in a unit's schema; raises Damaged if there is none that can be read."""
     try:
-        return UnitHeader.from_bytes((schema.metadata or {})[HEADER_KEY])
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-        raise Damaged(where, f"its header is not one: {type(error).__name__}", REFETCH) from None
+        return HEADER.decode((schema.metadata or {}).get(HEADER_KEY, b""))
+    except Undecodable as error:
+        raise Damaged(where, str(error), REFETCH) from None
 
 
 def unit_name(number: int) -> str:
@@ -95,12 +138,76 @@ def unit_name(number: int) -> str:
 OWED = ".json"
 
 
+@dataclass(frozen=True)
+class Owed:
+    """The content of a file of ``<replica>/owed``, see `NoteOwed`."""
+
+    owed: int
+    rebuilt: Rebuilt
+
+
+_OWED = Codec(Owed, "owed", readable=True)
+
+
 def owed_name(stream: StreamId) -> str:
     return f"{stream}{OWED}"
 
 
 def owed_bytes(note: NoteOwed) -> bytes:
-    return sealed(json.dumps([note.owed, note.rebuilt.to_json()]).encode())
+    return sealed(_OWED.encode(Owed(note.owed, note.rebuilt)))
+
+
+class UnitLocations:
+    """Where units are on this disk, by header, so that a second copy need not be written. Any thread may use it.
+
+    It forgets a path before what is there changes; whoever finds a path may find no file there any longer.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._paths: dict[UnitHeader, Path] = {}
+        self._headers: dict[Path, UnitHeader] = {}
+        self._written: set[UnitHeader] = set()
+
+    def begin(self, header: UnitHeader) -> bool:
+        """A copy is about to be written; False if another one is being written at this moment."""
+        with self._lock:
+            begins = header not in self._written
+            self._written.add(header)
+            return begins
+
+    def end(self, header: UnitHeader) -> None:
+        """The copy that was begun is kept, or given up."""
+        with self._lock:
+            self._written.discard(header)
+
+    def keep(self, header: UnitHeader, path: Path) -> None:
+        """The unit is at ``path``; of several copies the last one is remembered."""
+        with self._lock:
+            self._forget(path)
+            before = self._paths.get(header)
+            if before is not None:
+                del self._headers[before]
+            self._paths[header] = path
+            self._headers[path] = header
+
+    def find(self, header: UnitHeader) -> Path | None:
+        with self._lock:
+            return self._paths.get(header)
+
+    def forget(self, path: Path) -> None:
+        with self._lock:
+            self._forget(path)
+
+    def forget_below(self, directory: Path) -> None:
+        with self._lock:
+            for path in [path for path in self._headers if directory in path.parents]:
+                self._forget(path)
+
+    def _forget(self, path: Path) -> None:
+        header = self._headers.pop(path, None)
+        if header is not None:
+            del self._paths[header]
 
 
 class UnitStore:
@@ -113,6 +220,7 @@ class UnitStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.copies = UnitLocations()
         self._made: set[Path] = set()
 
     def inbox_dir(self, replica: ReplicaId) -> Path:
@@ -135,8 +243,21 @@ class UnitStore:
     def owed_dir(self, replica: ReplicaId) -> Path:
         return self.root / str(replica) / "owed"
 
-    def note_owed(self, note: NoteOwed) -> None:
-        self.write(self.owed_dir(note.replica) / owed_name(note.stream), owed_bytes(note))
+    def note_owed(self, note: NoteOwed) -> bool:
+        """Replace what is noted of a stream; False if the directory of the replica is gone, and nothing is noted.
+
+        May be called by any thread, one at a time.
+        """
+        place = self.owed_dir(note.replica)
+        path = place / owed_name(note.stream)
+        partial = path.with_suffix(".partial")
+        try:
+            place.mkdir(exist_ok=True)
+            partial.write_bytes(owed_bytes(note))
+            partial.rename(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def owed_notes(self, replica: ReplicaId) -> list[Path]:
         """The files with what is owed of each stream; they belong to every copy of the replica."""
@@ -147,29 +268,46 @@ class UnitStore:
         out: dict[StreamId, tuple[int, Rebuilt]] = {}
         for path in self.owed_notes(replica):
             try:
-                owed, rebuilt = json.loads(unsealed(path, path.read_bytes(), ""))
-                out[StreamId.parse(path.name.removesuffix(OWED))] = int(owed), Rebuilt.from_json(rebuilt)
-            except Damaged as error:
+                note = _OWED.decode(unsealed(path, path.read_bytes(), ""))
+                out[StreamId.parse(path.name.removesuffix(OWED))] = note.owed, note.rebuilt
+            except (Damaged, Undecodable, ValueError) as error:
                 log.warning("what is owed of %s is not known: %s", path.name.removesuffix(OWED), error)
-            except (ValueError, TypeError, AttributeError, RecursionError):
-                log.warning("what is owed of %s cannot be read", path.name.removesuffix(OWED))
         return out
 
     def forget(self, replica: ReplicaId) -> None:
         """The directory of a replica is gone."""
         self._made = {path for path in self._made if self.root / str(replica) not in path.parents}
+        self.copies.forget_below(self.root / str(replica))
 
-    def write(self, path: Path, data: pa.Buffer | bytes) -> None:
+    def write(self, path: Path, *parts: pa.Buffer | bytes) -> None:
+        """Write a file whose content is ``parts``, one after the other."""
         self._directory(path)
         partial = path.with_suffix(".partial")
         with partial.open("wb") as file:
-            file.write(memoryview(data))
+            for part in parts:
+                file.write(memoryview(part))
+        self.copies.forget(path)
         partial.rename(path)
 
-    def link(self, source: Path, target: Path) -> None:
+    def adopt(self, source: Path, target: Path, header: UnitHeader) -> None:
+        """Make a whole file on the same disk that of a unit, in the place of one that may be there; no byte moves."""
+        self._directory(target)
+        self.copies.forget(source)
+        source.rename(target)
+        self.copies.keep(header, target)
+
+    def release(self, path: Path, target: Path) -> None:
+        """Give the file of a unit another name, which is for the caller to remove."""
+        self.copies.forget(path)
+        path.rename(target)
+
+    def link(self, source: Path, target: Path, header: UnitHeader | None = None) -> None:
+        """Give a file a second name; ``header`` is that of its unit, if later copies may share it."""
         self._directory(target)
         with contextlib.suppress(FileExistsError):
             os.link(source, target)
+        if header is not None:
+            self.copies.keep(header, target)
 
     def read(self, path: Path) -> pa.Buffer:
         """A unit as it was written; raises Damaged if it has changed."""
@@ -179,6 +317,7 @@ class UnitStore:
         return data
 
     def drop(self, path: Path) -> None:
+        self.copies.forget(path)
         path.unlink(missing_ok=True)
 
     def _directory(self, path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from unbroken.connectors.kafka.client import client_problems
 from unbroken.errors import Problem
 from unbroken.flow.dataflow import ORDERINGS, Dataflow, Segment, Source
-from unbroken.protocol.values.strategy import Ha
+from unbroken.protocol.combinations import why_not
+from unbroken.protocol.registry import Backups, registered
 from unbroken.quantities import milliseconds
 
 LEADER = "leader"
@@ -18,7 +19,6 @@ BUCKET = "bucket"
 LONGEST_DISORDER_MS = 3_600_000
 """Rows wait in memory for their bucket to close: an hour of them is more than most nodes can hold."""
 
-_REPLICATED = (Ha.ACTIVE.value, Ha.ACTIVE_STANDBY.value)
 _TIMES = ("timestamp", "timestamp_ntz")
 
 
@@ -52,13 +52,13 @@ def ordering_problems(flow: Dataflow) -> list[Problem]:
     tuned = flow.settings
     if tuned.order_log.startswith("kafka://"):
         servers = tuned.order_log.removeprefix("kafka://").partition("/")[0]
-        for sentence in client_problems(servers, tuned.order_log_options, {}):
-            what, _, remedy = sentence.rstrip(".").partition("; ")
-            out.append(Problem(flow.where, f"order_log: {what}", remedy))
+        for flaw in client_problems(servers, tuned.order_log_options, {}):
+            out.append(Problem(flow.where, f"order_log: {flaw.what}", flaw.remedy))
+    ordering = BUCKET if bucketed(flow) else LEADER
     whole = {
-        "pairs='cluster'": tuned.pairs == "cluster",
+        f"pairs={tuned.pairs!r}": why_not(ordering, tuned.pairs) is not None,
         "snapshots": tuned.snapshots is not None,
-        "guarantee='at-most-once'": tuned.guarantee == "at-most-once",
+        f"guarantee={tuned.guarantee!r}": why_not(ordering, tuned.guarantee) is not None,
     }
     for setting, given in whole.items():
         if given:
@@ -82,11 +82,12 @@ def _segment_problems(segment: Segment, led: frozenset[str], flow: Dataflow) -> 
         yield what, "buckets are made by the sources: say ordering='bucket' for the whole dataflow, or not at all"
         return
     ha = segment.redundancy.ha
-    if segment.ordering == LEADER and ha not in _REPLICATED:
+    replicated = registered(ha).backups is Backups.PROCESS
+    if segment.ordering == LEADER and not replicated:
         what = f"ordering='leader' is for replicas that process the same input, with ha={ha!r} there are none"
         yield what, "leave ha and routing out, or order by 'pulse'"
     ordered = [name for name in segment.inputs if name in led]
-    if ordered and ha not in _REPLICATED and segment.ordering != LEADER:
+    if ordered and not replicated and segment.ordering != LEADER:
         what = f"its input {ordered[0]} is ordered by a leader, and ha={ha!r} counts on units numbered by pulses"
         yield what, f"choose ha='active' here, or order {ordered[0]} by 'pulse'"
 

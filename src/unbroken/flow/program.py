@@ -7,15 +7,17 @@ import hashlib
 import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unbroken.codecs.codec import Codec
 from unbroken.errors import Problem
 from unbroken.flow.dataflow import Dataflow, Segment
 from unbroken.flow.network import is_network
 from unbroken.flow.shard_keys import ShardBy
-from unbroken.protocol.values.consistency import Availability
+from unbroken.protocol.registry import registered
+from unbroken.protocol.values.consistency import DelayBound
 from unbroken.protocol.values.ids import part_of, segment_of
 from unbroken.protocol.values.layout import Topology
 from unbroken.protocol.values.strategy import Strategy
@@ -99,53 +101,6 @@ class Program:
         kept = {(renamed.get(a, a), renamed.get(b, b)): columns for (a, b), columns in self.keys.items()}
         return Program(generation, file, text, topology, {**kept, **_keys(flow, parts)}, Declared.of(flow))
 
-    def to_json(self) -> dict[str, Any]:
-        topology = self.topology
-        return {
-            "generation": self.generation,
-            "file": self.file,
-            "text": self.text,
-            "topology": {
-                "sources": list(topology.sources),
-                "segments": dict(topology.segments),
-                "sinks": list(topology.sinks),
-                "edges": [list(edge) for edge in topology.edges],
-                "replicas": dict(topology.replicas),
-                "client_sinks": sorted(topology.client_sinks),
-                "strategies": {part: strategy.to_json() for part, strategy in topology.strategies.items()},
-                "at_most_once": topology.at_most_once,
-                "whole": topology.whole,
-                "led": sorted(topology.led),
-                "availability": {part: how.to_json() for part, how in topology.availability.items()},
-                "bucketed": topology.bucketed,
-                "tentative_sinks": sorted(topology.tentative_sinks),
-            },
-            "keys": [[producer, consumer, *columns] for (producer, consumer), columns in self.keys.items()],
-            "declared": None if self.declared is None else asdict(self.declared),
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Program:
-        shape = value["topology"]
-        topology = Topology(
-            sources=tuple(shape["sources"]),
-            segments=dict(shape["segments"]),
-            sinks=tuple(shape["sinks"]),
-            edges=tuple((producer, consumer) for producer, consumer in shape["edges"]),
-            replicas=dict(shape["replicas"]),
-            client_sinks=frozenset(shape["client_sinks"]),
-            strategies={part: Strategy.from_json(how) for part, how in shape.get("strategies", {}).items()},
-            at_most_once=bool(shape.get("at_most_once", False)),
-            whole=bool(shape.get("whole", False)),
-            led=frozenset(shape.get("led", ())),
-            availability={part: Availability.from_json(how) for part, how in shape.get("availability", {}).items()},
-            bucketed=bool(shape.get("bucketed", False)),
-            tentative_sinks=frozenset(shape.get("tentative_sinks", ())),
-        )
-        keys = {(row[0], row[1]): tuple(row[2:]) for row in value["keys"]}
-        declared = None if value["declared"] is None else Declared.from_json(value["declared"])
-        return cls(int(value["generation"]), value["file"], value["text"], topology, keys, declared)
-
 
 def _keys(flow: Dataflow, parts: Mapping[str, str]) -> dict[tuple[str, str], tuple[str, ...]]:
     return {
@@ -165,7 +120,7 @@ def merged(programs: Sequence[Program]) -> Topology:
     replicas: dict[str, int] = {}
     strategies: dict[str, Strategy] = {}
     led: frozenset[str] = frozenset()
-    availability: dict[str, Availability] = {}
+    availability: dict[str, DelayBound] = {}
     for program in programs:
         segments |= program.topology.segments
         edges |= dict.fromkeys(program.topology.edges)
@@ -316,11 +271,8 @@ class Declared:
             fixed=_fixed(flow),
         )
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Declared:
-        fixed = value["fixed"]
-        reason = None if fixed is None else (str(fixed[0]), str(fixed[1]))
-        return cls(value["flow"], value["sources"], value["segments"], value["sinks"], reason)
+
+PROGRAM = Codec(Program, "program", readable=True)
 
 
 def differences(before: Declared, flow: Dataflow) -> list[Problem]:
@@ -361,13 +313,8 @@ def _public(name: str, value: Any) -> Any:
 
 
 def _fixed(flow: Dataflow) -> tuple[str, str] | None:
-    if flow.settings.pairs == "cluster":
-        what = "with pairs='cluster' code cannot be replaced while the flow runs: that takes replicas that come alone"
-        return what, "stop the flow and start it afresh, or run it with pairs='partition'"
-    if flow.ordering == "bucket":
-        what = "the code of a flow whose units are buckets of event time cannot be replaced while it runs"
-        return what, "stop the flow and restart it with the other file"
-    return None
+    asked = (flow.settings.pairs, flow.ordering, *(segment.ordering for segment in flow.segments.values()))
+    return next((found for name in asked if (found := registered(name).fixed) is not None), None)
 
 
 def _declared_segment(segment: Segment) -> dict[str, str]:

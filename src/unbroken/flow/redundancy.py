@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from unbroken.errors import Problem
 from unbroken.flow.dataflow import HA, ROUTINGS, Dataflow, Redundancy, Segment
+from unbroken.protocol.registry import POLICIES, Backups, registered
 from unbroken.protocol.values.strategy import Ha
 from unbroken.quantities import milliseconds
 
@@ -25,7 +26,7 @@ def redundancy_problems(segment: Segment, nodes: int) -> list[Problem]:
 
 def pair_problems(flow: Dataflow) -> list[Problem]:
     """What keeps a dataflow from running in whole copies, if that is asked for."""
-    if flow.settings.pairs != "cluster":
+    if not registered(flow.settings.pairs).together:
         return []
     out: list[Problem] = []
     for segment in flow.segments.values():
@@ -61,19 +62,19 @@ def _out_of_range(asked: Redundancy) -> Iterator[tuple[str, str]]:
 
 
 def _contradictions(asked: Redundancy) -> Iterator[tuple[str, str]]:
-    ha = Ha(asked.ha)
+    kept_by, rebuilds = registered(asked.ha).backups, registered(asked.ha).rebuilds
     if asked.replicas is not None and asked.k_safety is not None and asked.replicas != asked.k_safety + 1:
         what = f"replicas={asked.replicas} and k_safety={asked.k_safety} contradict each other"
         yield what, f"k_safety={asked.k_safety} is {asked.k_safety + 1} replicas: leave one of them out"
-    elif ha is Ha.NONE and asked.backups > 0:
-        yield "ha='none' keeps no backups", "leave out replicas and k_safety, or choose another ha"
-    elif ha not in (Ha.NONE, Ha.ACTIVE) and asked.backups == 0:
+    elif kept_by is Backups.NONE and asked.backups > 0:
+        yield f"ha={asked.ha!r} keeps no backups", "leave out replicas and k_safety, or choose another ha"
+    elif asked.ha in POLICIES and asked.backups == 0:
         what = f"ha={asked.ha!r} with no backup protects nothing"
         yield what, "set k_safety=1 or more, or say ha='none'"
-    if asked.checkpoint_every is not None and ha is not Ha.PASSIVE:
+    if asked.checkpoint_every is not None and kept_by is not Backups.HOLD:
         what = f"checkpoint_every={asked.checkpoint_every} has no meaning with ha={asked.ha!r}"
         yield what, "only ha='passive' copies checkpoints to its backups: leave it out"
-    if asked.state_horizon is not None and ha is not Ha.UPSTREAM:
+    if asked.state_horizon is not None and not rebuilds:
         what = f"state_horizon={asked.state_horizon!r} has no meaning with ha={asked.ha!r}"
         yield what, "only ha='upstream' builds state again from what producers kept: leave it out"
 
@@ -85,7 +86,7 @@ def _sharing(segment: Segment) -> Iterator[tuple[str, str]]:
         yield f"there is no routing={segment.routing!r}", f"use one of: {', '.join(ROUTINGS)}"
     elif segment.shards < 2:
         yield f"routing={segment.routing!r} with one replica shares nothing", "set replicas=2 or more"
-    elif segment.redundancy.ha not in (Ha.UPSTREAM.value, Ha.PASSIVE.value, Ha.NONE.value):
+    elif registered(segment.redundancy.ha).backups is Backups.PROCESS:
         what = (
             f"with routing={segment.routing!r} replicas do different things, with ha={segment.redundancy.ha!r} the same"
         )
@@ -96,7 +97,7 @@ def _too_few(asked: Redundancy, nodes: int) -> Iterator[tuple[str, str]]:
     needed = asked.backups + 1
     if needed <= nodes:
         return
-    if Ha(asked.ha) is Ha.ACTIVE and asked.replicas is not None:
+    if asked.ha == Ha.ACTIVE.value and asked.replicas is not None:
         remedy = "two replicas of a shard never share a node: start more nodes or ask for fewer replicas"
         yield f"replicas={asked.replicas}, but there are only {nodes} nodes", remedy
     else:

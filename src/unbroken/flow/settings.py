@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from unbroken.errors import FlowError, Problem
+from unbroken.errors import FlowError, Problem, WrongValue
 from unbroken.protocol.settings import ProtocolSettings
 from unbroken.quantities import milliseconds, shown
 from unbroken.security.secret import HIDDEN, Secret, is_secret, literal_problems
@@ -32,8 +32,8 @@ def instant(value: Any) -> Any:
         try:
             value = dt.datetime.fromisoformat(value.strip())
         except ValueError:
-            raise ValueError(
-                f"{shown(value)} is not a point in time; write for example '2026-03-01T12:00:00Z'"
+            raise WrongValue(
+                f"{shown(value)} is not a point in time", "write for example '2026-03-01T12:00:00Z'"
             ) from None
     if not isinstance(value, dt.datetime):
         return value
@@ -52,7 +52,7 @@ def size_in_bytes(value: Any) -> Any:
         return value
     match = re.fullmatch(r"\s*((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++))\s*(kb|mb|gb|tb)\s*", value.lower())
     if match is None:
-        raise ValueError(f"{shown(value)} is not a size; write for example '64MB' or '1GB'")
+        raise WrongValue(f"{shown(value)} is not a size", "write for example '64MB' or '1GB'")
     return float(match[1]) * _UNITS_BYTES[match[2]]
 
 
@@ -83,7 +83,12 @@ class Settings(BaseModel):
     pulse_max: Duration = Field(
         default=10_000, ge=20, le=600_000, description="Longest pulse that the adaptation may stretch to."
     )
-    pulse_start: Duration = Field(default=500, ge=20, le=600_000, description="Pulse at the start of a run.")
+    pulse_start: Duration = Field(
+        default=500,
+        ge=20,
+        le=600_000,
+        description="Pulse at the start of a run; within pulse_min and pulse_max by default.",
+    )
     in_flight_slack: int = Field(
         default=0,
         ge=0,
@@ -294,6 +299,9 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _ordered(self) -> Settings:
+        if "pulse_start" not in self.model_fields_set:
+            # Whoever gives the shortest or longest pulse has not said anything about the first one.
+            object.__setattr__(self, "pulse_start", max(self.pulse_min, min(self.pulse_start, self.pulse_max)))
         if not self.pulse_min <= self.pulse_start <= self.pulse_max:
             raise ValueError(
                 f"pulse_min <= pulse_start <= pulse_max must hold, got "
@@ -305,8 +313,8 @@ class Settings(BaseModel):
                 f"({self.heartbeat:g} ms), or healthy links would be given up"
             )
         for name in ("spark", "order_log_options"):
-            for sentence in literal_problems(name, getattr(self, name)):
-                raise ValueError(sentence)
+            for flaw in literal_problems(name, getattr(self, name)):
+                raise WrongValue(flaw.what, flaw.remedy)
         if 0 < self.ring_period < 20:
             raise ValueError(f"ring_period must be 0 (off) or at least 20 ms, got {self.ring_period:g} ms")
         return self

@@ -8,11 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.console import Console
+
+from unbroken.observe.notices import line_of
+from unbroken.observe.status.notices import reported_notice
 
 if TYPE_CHECKING:
     from unbroken.client.tentative_view import Result
     from unbroken.connectors.files.sinks import Console as ConsoleSink
+    from unbroken.protocol.values.notices import Reported
 
 
 class Teller(ABC):
@@ -23,15 +28,15 @@ class Teller(ABC):
         """Something about the run itself: a sentence, and for programs a word and facts."""
 
     @abstractmethod
-    def news(self, time_ms: int, node: str, sentence: str) -> None:
-        """A node has something to say."""
+    def news(self, reported: Reported) -> None:
+        """A node reports something."""
 
     @abstractmethod
     def rows(self, sink: ConsoleSink, result: Result) -> None:
         """Rows have come to a console sink."""
 
 
-class Lines(Teller):
+class TextTeller(Teller):
     """Writes for a person."""
 
     def __init__(self, console: Console) -> None:
@@ -40,15 +45,15 @@ class Lines(Teller):
     def say(self, event: str, text: str, **facts: Any) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def news(self, time_ms: int, node: str, sentence: str) -> None:
-        self._console.print(line(time_ms, node, sentence), highlight=False, markup=False)
+    def news(self, reported: Reported) -> None:
+        self._console.print(line(reported), highlight=False, markup=False)
 
     def rows(self, sink: ConsoleSink, result: Result) -> None:
         shown = sink.render(result.header, result.table, result.correction)
         self._console.print(shown, highlight=False, markup=False)
 
 
-class Events(Teller):
+class JsonTeller(Teller):
     """Writes one JSON object per line; ``event`` says what it is about."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
@@ -57,8 +62,8 @@ class Events(Teller):
     def say(self, event: str, text: str, **facts: Any) -> None:
         self._event(event, int(time.time() * 1000), text=text, **facts)
 
-    def news(self, time_ms: int, node: str, sentence: str) -> None:
-        self._event("report", time_ms, node=node, sentence=sentence)
+    def news(self, reported: Reported) -> None:
+        self._event("report", **msgspec.to_builtins(reported_notice(reported)))
 
     def rows(self, sink: ConsoleSink, result: Result) -> None:
         """Tentative rows cover the pulses after ``since`` up to ``pulse``; stable ones of these replace them."""
@@ -81,8 +86,8 @@ class Events(Teller):
 
 def teller_of(out: Console | Teller) -> Teller:
     """What writes to ``out``."""
-    return out if isinstance(out, Teller) else Lines(out)
+    return out if isinstance(out, Teller) else TextTeller(out)
 
 
-def line(time_ms: int, node: str, sentence: str) -> str:
-    return f"{time.strftime('%H:%M:%S', time.localtime(time_ms / 1000))} {node}: {sentence}"
+def line(reported: Reported) -> str:
+    return f"{time.strftime('%H:%M:%S', time.localtime(reported.time_ms / 1000))} {line_of(reported)}"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from unbroken.client.subscription import Subscription
 from unbroken.coordination.client import close_server
@@ -19,13 +19,18 @@ from unbroken.coordination.run_info import RUN_FILE as RUN_FILE
 from unbroken.coordination.run_info import RunInfo as RunInfo
 from unbroken.errors import UnbrokenError
 from unbroken.flow.dataflow import Dataflow
-from unbroken.flow.plan import build_topology, load_flow
+from unbroken.flow.loading import load_flow
+from unbroken.flow.plan import build_topology
 from unbroken.flow.program import Program
 from unbroken.local.processes import OwnedProcess, spawn, tail
 from unbroken.local.run_directory import can_resume, clear, refuse_other_shape, write_shape
 from unbroken.local.zookeeper_server import EmbeddedZooKeeper
 from unbroken.node.sink_occupancy import PERMISSION, refuse_occupied
-from unbroken.observe.status_reader import StatusReader
+from unbroken.observe.notices.processes import ending
+from unbroken.observe.status.node import NodeState, NodeStatus
+from unbroken.observe.status.reader import StatusReader
+from unbroken.protocol.values.notices import Notice
+from unbroken.protocol.values.notices.processes import ProcessDied, ProcessRestarted, ZooKeeperDown, ZooKeeperRestarted
 from unbroken.security.private_files import make_private
 from unbroken.spark.java import java_environment
 from unbroken.transport.auth import create_token, read_token
@@ -111,7 +116,7 @@ class LocalCluster:
         """Start a node, or start it again on what its directory holds."""
         self._told_dead.discard(name)
         command = [
-            *(sys.executable, "-m", "unbroken", "node"),
+            *self.program_of(name),
             *("--name", name, "--flow", str(self.flow_file), "--zookeeper", self.zookeeper_for(name)),
             *("--dir", str(self.directory / name), "--token-file", str(self.directory / "token")),
             *("--nodes", str(self.count)),
@@ -127,7 +132,7 @@ class LocalCluster:
         self,
         deadline_s: float = 120,
         progress: Callable[[str], None] | None = None,
-        say: Callable[[str], None] | None = None,
+        say: Callable[[Notice], None] | None = None,
     ) -> None:
         """Wait until every node has started its queries; ``say`` is told what happens to nodes meanwhile.
 
@@ -137,10 +142,10 @@ class LocalCluster:
         began = time.monotonic()
         while True:
             states = self.status()
-            ready = [s["node"] for s in states if s.get("state") == "running"]
+            ready = [state.node for state in states if state.running]
             wanted = self.count + self.standbys
             told = f"{len(ready)} of {wanted} nodes are ready"
-            if any(s.get("state") == "unadopted" for s in states):
+            if any(state.state is NodeState.UNADOPTED for state in states):
                 # An operator has to act, which takes as long as it takes.
                 began = time.monotonic()
                 told += f"; ZooKeeper has lost the documents of the run: `unbroken adopt --dir {self.directory}`"
@@ -152,33 +157,33 @@ class LocalCluster:
                 self._restarts = 0
                 return
             self._raise_if_dead_for_good()
-            for sentence in self.tend() if self._supervise else []:
+            for notice in self.tend() if self._supervise else []:
                 if say is not None:
-                    say(sentence)
+                    say(notice)
             if time.monotonic() > began + deadline_s + self._restarts * RESTART_GRACE_S:
                 raise UnbrokenError(f"only {ready} of {wanted} nodes are ready; their logs are in {self.logs}")
             time.sleep(0.2)
 
-    def status(self) -> list[dict[str, Any]]:
+    def status(self) -> list[NodeStatus]:
         """The status of every node; ``dead`` is one whose process has ended, whatever was heard of it before."""
         if self._reader is None:
             raise UnbrokenError(f"flow {self.flow.name} does not run; start it first")
-        states = {state["node"]: state for state in self._reader.read()}
+        states = {state.node: state for state in self._reader.read()}
         for name, process in self.nodes.items():
             if not process.alive():
-                states[name] = {"node": name, "state": "dead", "reason": _how_it_ended(process)}
+                states[name] = NodeStatus(node=name, state=NodeState.DEAD, reason=_how_it_ended(process))
         return [states[name] for name in sorted(states)]
 
-    def tend(self) -> list[str]:
-        """Start again what has died; what there is to say about that."""
-        out: list[str] = []
+    def tend(self) -> list[Notice]:
+        """Restart what has died; the notices about it."""
+        out: list[Notice] = []
         now = time.monotonic()
         for name, process in list(self.nodes.items()):
             if process.alive():
                 continue
             if name not in self._told_dead:
                 self._told_dead.add(name)
-                out.append(f"{name} is dead: {_how_it_ended(process)}; its log is {self.logs / name}.log")
+                out.append(ProcessDied(name, process.returncode or 0, f"{self.logs / name}.log"))
                 if self._supervise and process.returncode != 0:
                     self._deaths[name] += 1
                     pause = min(LONGEST_NODE_PAUSE_S, NODE_PAUSE_S * 2 ** (self._deaths[name] - 1))
@@ -186,7 +191,7 @@ class LocalCluster:
             elif self._start_again.get(name, now + 1) <= now:
                 del self._start_again[name]
                 self._restarts += 1
-                out.append(f"{name} is started again")
+                out.append(ProcessRestarted(name))
                 self.start_node(name, standby=name.startswith("standby-"))
         if not self.zookeeper.alive() and time.monotonic() >= self._restart_after:
             out.append(self._restart_zookeeper())
@@ -196,10 +201,11 @@ class LocalCluster:
         """Whether no node is left and none will be started again."""
         return not self._start_again and not any(process.alive() for process in self.nodes.values())
 
-    def subscribe(self, sink: str) -> Subscription:
-        """Read the results of a client sink of this flow."""
+    def subscribe(self, sink: str, after: int = 0) -> Subscription:
+        """Read the results of a client sink of this flow, all or those behind unit ``after``."""
         segment = self.flow.segments[self.flow.sinks[sink].input]
-        subscription = Subscription(self.zookeeper.address, self.flow.name, sink, self.token, routes=self.routes_here())
+        address, routes = self.zookeeper.address, self.routes_here()
+        subscription = Subscription(address, self.flow.name, sink, self.token, after=after, routes=routes)
         try:
             subscription.open(segment.name, segment.shards)
         except BaseException:
@@ -225,7 +231,11 @@ class LocalCluster:
     ) -> None:
         self.stop()
 
-    # --- how nodes are reached; on one machine at the addresses that they announce ----------------------
+    # --- how nodes are started and reached; on one machine at the addresses that they announce ----------
+
+    def program_of(self, name: str) -> list[str]:
+        """The program of a node, before its options."""
+        return [sys.executable, "-m", "unbroken", "node"]
 
     def zookeeper_for(self, name: str) -> str:
         """Where a node finds ZooKeeper."""
@@ -281,15 +291,14 @@ class LocalCluster:
         place = int(number) - 1 + (self.count if kind == "standby" else 0)
         return ["--metrics-port", str(self.metrics_port + place)]
 
-    def _restart_zookeeper(self) -> str:
+    def _restart_zookeeper(self) -> Notice:
         try:
             self.zookeeper.start(RESTART_DEADLINE_S)
             self._close_zookeeper()  # its data may be lost, and who may write there is part of them
         except UnbrokenError as error:
             self._restart_after = time.monotonic() + RESTART_PAUSE_S
-            what = str(error).splitlines()[0]
-            return f"ZooKeeper died and cannot be started again yet; results go on without it: {what}"
-        return "ZooKeeper died and was started again on its data"
+            return ZooKeeperDown(str(error).splitlines()[0])
+        return ZooKeeperRestarted()
 
     def _raise_if_dead_for_good(self) -> None:
         """A node that died while the flow starts, and whose restart would not help, or has not helped."""
@@ -307,5 +316,4 @@ class LocalCluster:
 
 
 def _how_it_ended(process: OwnedProcess) -> str:
-    code = process.returncode or 0
-    return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return ending(process.returncode or 0)

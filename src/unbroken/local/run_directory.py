@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from unbroken.codecs.codec import Undecodable
 from unbroken.coordination.run_info import RUN_FILE, RunInfo
 from unbroken.errors import Refused, UnbrokenError
-from unbroken.flow.program import Program
+from unbroken.flow.program import PROGRAM, Program
 from unbroken.local.zookeeper_server import serves
-from unbroken.spark.analysis.resumption import conflicts
+from unbroken.spark.analysis.resumption import differences
 
 SHAPE_FILE = "shape.json"
 MARKS = (RUN_FILE, SHAPE_FILE, "token")
@@ -55,20 +55,9 @@ def can_resume(directory: Path, fresh: bool) -> bool:
     return not fresh and all((directory / mark).is_file() for mark in MARKS)
 
 
-def shape_of(program: Program) -> dict[str, Any]:
-    """What has to stay as it is for the state of a run to be of use: all that its file declares."""
-    topology = program.topology
-    return {
-        "sources": list(topology.sources),
-        "segments": dict(topology.segments),
-        "sinks": list(topology.sinks),
-        "edges": [list(edge) for edge in topology.edges],
-        "program": {**program.to_json(), "text": ""},
-    }
-
-
 def write_shape(directory: Path, program: Program) -> None:
-    (directory / SHAPE_FILE).write_text(json.dumps(shape_of(program), indent=1))
+    """Keep what has to stay as it is for the state of a run to be of use: all that its file declares."""
+    (directory / SHAPE_FILE).write_bytes(PROGRAM.encode(replace(program, text="")))
 
 
 def refuse_other_shape(directory: Path, program: Program) -> None:
@@ -77,14 +66,13 @@ def refuse_other_shape(directory: Path, program: Program) -> None:
     Columns that Spark finds are not known here, nor whether the run has been upgraded since: its nodes compare those.
     """
     try:
-        before = json.loads((directory / SHAPE_FILE).read_text())
-        run = Program.from_json(before["program"])
-    except (ValueError, KeyError, TypeError) as error:
-        what = f"{directory / SHAPE_FILE} is damaged ({type(error).__name__}: {error})"
+        run = PROGRAM.decode((directory / SHAPE_FILE).read_bytes())
+    except Undecodable as error:
+        what = f"{directory / SHAPE_FILE} is damaged ({error})"
         raise UnbrokenError(f"{what}. Start over with --fresh.") from error
-    problems = conflicts(run, program, program.file, runs_given=False)
-    if problems:
-        details = "; ".join(problem.what.partition(": ")[2] for problem in problems)
+    found = differences(run, program, runs_given=False)
+    if found:
+        details = "; ".join(flaw.what for flaw in found)
         raise Refused(
             f"{directory} holds the state of a flow that is declared otherwise: {details}. Run the file it was started "
             "with, give another directory with --dir, or start over with --fresh, which deletes the state."

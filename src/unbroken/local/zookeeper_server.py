@@ -96,6 +96,10 @@ def serves(host: str, port: int, deadline_s: float = ANSWER_DEADLINE_S) -> bool:
     return b"Mode:" in answer
 
 
+KILL_DEADLINE_S = 10.0
+"""A killed process is gone at once, and its guardian notices within a moment."""
+
+
 class EmbeddedZooKeeper:
     """One ZooKeeper server, owned by this process, bound to the loopback interface.
 
@@ -161,9 +165,10 @@ class EmbeddedZooKeeper:
             process.stop(deadline_s)
 
     def kill9(self) -> None:
-        """Kill the server as a fault would."""
+        """Kill the server as a fault would, and return when it is gone: `start` starts another one from then on."""
         if self._process is not None:
             self._process.kill9()
+            self._process.wait(KILL_DEADLINE_S)
 
     def __enter__(self) -> Self:
         self.start()

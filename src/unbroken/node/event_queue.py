@@ -1,4 +1,4 @@
-"""The events that wait for a node's loop; from all threads; who is next, `unbroken.protocol.fair_queue` decides."""
+"""The events that wait for a node's loop; from all threads; who is next, `unbroken.node.fair_queue` decides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Generic, TypeVar
 
-from unbroken.protocol.fair_queue import FairQueue, Sender
+from unbroken.node.fair_queue import FairQueue, Sender
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class EventQueue(Generic[T]):
         self._roomy = threading.Condition(self._lock)
         self._blocked = 0
         self._loop: int | None = None
-        self._doors: dict[Sender, Door[T]] = {}
+        self._doors: dict[Sender, QueueInlet[T]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -36,6 +36,11 @@ class EventQueue(Generic[T]):
     def belong(self) -> None:
         """The calling thread is the loop from here on."""
         self._loop = threading.get_ident()
+
+    @property
+    def own(self) -> bool:
+        """Whether the calling thread is the loop."""
+        return threading.get_ident() == self._loop
 
     def get(self, timeout_s: float) -> T | None:
         """The next event; None if there is none in time."""
@@ -78,10 +83,10 @@ class EventQueue(Generic[T]):
         with self._lock:
             return self._await_room(sender, 0, time.monotonic() + timeout_s, None)
 
-    def open(self, sender: Sender) -> Door[T]:
+    def open(self, sender: Sender) -> QueueInlet[T]:
         """A link's way into the queue. Nothing comes in any longer through the door that was there before."""
         with self._lock:
-            door = self._doors[sender] = Door(self, sender)
+            door = self._doors[sender] = QueueInlet(self, sender)
             self._roomy.notify_all()
             return door
 
@@ -94,11 +99,11 @@ class EventQueue(Generic[T]):
         with self._lock:
             return sender in self._doors
 
-    def put_through(self, door: Door[T], event: T, size: int) -> bool:
+    def put_through(self, door: QueueInlet[T], event: T, size: int) -> bool:
         with self._lock:
             return self._wait_and_put(event, door.sender, size, door)
 
-    def shut(self, door: Door[T], last: T, flooded: bool) -> None:
+    def shut(self, door: QueueInlet[T], last: T, flooded: bool) -> None:
         """Nothing more comes in through a door but ``last``; nothing happens if it has been replaced."""
         with self._lock:
             if self._doors.get(door.sender) is not door:
@@ -111,7 +116,7 @@ class EventQueue(Generic[T]):
             self._filled.notify()
             self._roomy.notify_all()
 
-    def _wait_and_put(self, event: T, sender: Sender, size: int, door: Door[T] | None) -> bool:
+    def _wait_and_put(self, event: T, sender: Sender, size: int, door: QueueInlet[T] | None) -> bool:
         deadline_s = time.monotonic() + self._patience_s
         while door is None or self._doors.get(sender) is door:
             now_s = time.monotonic()
@@ -128,7 +133,7 @@ class EventQueue(Generic[T]):
                 return False
         return False
 
-    def _await_room(self, sender: Sender, size: int, deadline_s: float, door: Door[T] | None) -> bool:
+    def _await_room(self, sender: Sender, size: int, deadline_s: float, door: QueueInlet[T] | None) -> bool:
         """Wait, with the lock released, until a sender has room again; not for a door that is shut meanwhile."""
         self._blocked += 1
         try:
@@ -142,7 +147,7 @@ class EventQueue(Generic[T]):
             self._blocked -= 1
 
 
-class Door(Generic[T]):
+class QueueInlet(Generic[T]):
     """One link's way into the queue, until it is shut or another link of the same peer replaces it."""
 
     def __init__(self, events: EventQueue[T], sender: Sender) -> None:

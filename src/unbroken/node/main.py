@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from unbroken.connectors.push.http import PushServer
 from unbroken.connectors.push.source import Push
-from unbroken.coordination.documents import Member, connect, read_layout, read_topology, run_in
+from unbroken.coordination.documents import Member, connect, read_flow_document, read_layout
 from unbroken.coordination.routes import Routes
 from unbroken.errors import UnbrokenError
 from unbroken.flow.dataflow import Dataflow
-from unbroken.flow.plan import build_topology, load_flow
+from unbroken.flow.loading import load_flow
+from unbroken.flow.plan import build_topology
 from unbroken.flow.program import Declared, Program, code_digest
 from unbroken.flow.settings import Settings
 from unbroken.node.membership.controller import ControlSettings
@@ -41,8 +42,7 @@ from unbroken.node.replicas.programs import (
     write_first_program,
     write_program,
 )
-from unbroken.node.replicas.queries import Queries
-from unbroken.node.replicas.retired import Retiring
+from unbroken.node.replicas.retired_replicas import Retiring
 from unbroken.node.replicas.snapshots import Snapshots
 from unbroken.node.replicas.warmup import WarmUp
 from unbroken.node.service_manager import Supervision
@@ -97,12 +97,12 @@ class NodeOptions:
 
 
 def run_node(
-    options: NodeOptions, session: SparkSession | None = None, begun: Callable[[Node], None] | None = None
+    options: NodeOptions, session: SparkSession | None = None, begun: Callable[[Callable[[], None]], None] | None = None
 ) -> None:
     """Run a node until it is told to stop (SIGTERM, SIGINT, or the ``stop`` action).
 
-    A ``session`` that is given stays open afterwards: whoever started it has more to do with it. ``begun`` is told of
-    the node as soon as it can be stopped.
+    A ``session`` that is given stays open afterwards: whoever started it has more to do with it. ``begun`` is given
+    what stops the node, as soon as that can be done.
     """
     raise_open_files()
     flow = load_flow(options.flow_file)
@@ -137,7 +137,7 @@ def run_node(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
     if begun is not None:
-        begun(node)
+        begun(node.stop)
     supervision = Supervision(node.silence_s, hung=node.hung)
     push = _push_server(node, flow, options)
     metrics = _metrics_server(node, flow, options)
@@ -167,24 +167,23 @@ def run_node(
 
 def _work(node: Node, session: SparkSession, client: KazooClient, first: Program, begin: tuple[Layout, InSync]) -> None:
     """Take the place that the layout has for a node, and handle events until it is told to stop."""
-    topology = read_topology(client, node.flow.name)
-    run = run_in(topology)
+    document = read_flow_document(client, node.flow.name)
+    run = document.run
     if run.id != begin[0].run:
         raise UnbrokenError(f"ZooKeeper has documents of two runs: {run.id} and {begin[0].run}. {WAYS}.")
-    node.belong(run, topology)
+    node.belong(document)
     _note_code(client, node, first, begin[0].generation)
-    queries = Queries(node, session)
-    node.hosting.queries = queries
+    engine, queries = node.run_on(session)
     if node.settings.snapshots is not None:
         url = f"{node.settings.snapshots.rstrip('/')}/{node.flow.name}/{run.id}"
         store = SnapshotStore(url, session)
-        node.snapshots = Snapshots(node, store, node.settings.snapshot_every / 1000)
+        node.snapshots = Snapshots(node, node, node.pin_requests, store, node.settings.snapshot_every / 1000)
     node.tracing = open_traces(node, run.id, *begin)
     node.open_letters(run.id)
     node.begin(*begin)
-    Retiring(node).start()
-    queries.open()
-    node.warm_up = WarmUp(node, queries.around)
+    Retiring(node, node.dirs, lambda: node.view).start()
+    engine.open(queries.look)
+    node.warm_up = WarmUp(node, node, node.programs, node.dirs.root, engine.around)
     node.warm_up.start()
     if node.snapshots is not None:
         node.snapshots.start()
@@ -205,6 +204,7 @@ def _coordination(client: KazooClient, node: Node, me: Member, options: NodeOpti
         node.on_layout,
         node.on_in_sync,
         node.tell,
+        node.note,
         linked=lambda: node.links.known,
         connected=lambda: node.links.connected,
         disk=node.disk_document,

@@ -6,124 +6,98 @@ other threads only post events or do one thing they were told (deliver to a sink
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, TypeVar
 
 from unbroken.connectors.dead_letters import DeadLetters, Retention, remove_old_runs
 from unbroken.connectors.push.http import PushOutcome
 from unbroken.connectors.push.source import PushBatch
-from unbroken.coordination.documents import Member, disk_bytes
-from unbroken.data.checksum import Damaged
-from unbroken.data.unit_store import open_unit
+from unbroken.coordination.documents import DISK, DiskDocument, FlowDocument, Member
+from unbroken.data.staging import StagedUnit, Staging, unlink
 from unbroken.errors import UnbrokenError
 from unbroken.flow.dataflow import Dataflow
 from unbroken.flow.settings import Settings
+from unbroken.node import policies
+from unbroken.node.effects import EffectParts, NodeEffects
 from unbroken.node.event_queue import PATIENCE_S, EventQueue
+from unbroken.node.fair_queue import Sender
+from unbroken.node.flight_service import FlightService
+from unbroken.node.gate import GateClient, QueryGate
+from unbroken.node.in_sync_proposals import InSyncProposals
 from unbroken.node.ingress.service import IngressService
+from unbroken.node.inquiries import Inquiry, ProtocolView, QueueEntry
+from unbroken.node.journal import JOURNALS, Journal
 from unbroken.node.links import Links
+from unbroken.node.loop import Loop
 from unbroken.node.membership.documents_copy import CoordinationCopy
-from unbroken.node.membership.order_logs import Orders, kept_in_kafka
 from unbroken.node.membership.session import Coordination
-from unbroken.node.peers import LinkInbox, Peers
+from unbroken.node.peers import Peers
 from unbroken.node.replicas.directories import ReplicaDirs
-from unbroken.node.replicas.forks import Forks
-from unbroken.node.replicas.hosting import Hosting
+from unbroken.node.replicas.hosting import ReplicaHost
+from unbroken.node.replicas.ingress import open_ingress
+from unbroken.node.replicas.node_host import NodeHost
+from unbroken.node.replicas.outlets import SinkOutlets
+from unbroken.node.replicas.pin_requests import PinRequests
 from unbroken.node.replicas.programs import Programs
 from unbroken.node.replicas.queries import Queries
 from unbroken.node.replicas.snapshots import Snapshots
+from unbroken.node.replicas.spark_engine import SparkEngine
+from unbroken.node.replicas.state_copies import StateCopies
+from unbroken.node.replicas.state_pins import StatePins, most_pins
 from unbroken.node.replicas.transfers import Transfers
 from unbroken.node.replicas.warmup import WarmUp
+from unbroken.node.reports.hung_calls import hung_call
+from unbroken.node.reports.protocol_status import protocol_status
+from unbroken.node.reports.status import node_status
+from unbroken.node.sink_threads import SinkWorkers
+from unbroken.node.unit_files import UnitFiles, UnitRows
+from unbroken.node.unit_reader import UnitReader
+from unbroken.node.workers import ThreadWorker
+from unbroken.observe.notices import text_of
+from unbroken.observe.status.node import NodeStatus
 from unbroken.observe.tracing.tracing import Tracing
 from unbroken.protocol.events import (
     Event,
-    GateAsked,
     InSyncChanged,
     LayoutChanged,
     LinkUp,
-    OutboxDamaged,
     Produced,
     Received,
-    ReplicaStopped,
     Started,
     Tick,
     UnitArrived,
-    UnitDamaged,
 )
-from unbroken.protocol.fair_queue import Sender
-from unbroken.protocol.ingress.log import InSync, ProposeInSync
-from unbroken.protocol.ingress.skip import Wish
-from unbroken.protocol.instructions import (
-    AbandonFetch,
-    AnswerGate,
-    BeginReplica,
-    CommitEntry,
-    Deliver,
-    DropInbox,
-    DropOutbox,
-    DropReplica,
-    EndNode,
-    FeedFork,
-    FetchState,
-    FollowOrders,
-    ForkReplica,
-    GiveUp,
-    Instruction,
-    Lead,
-    NoteOwed,
-    PauseReplica,
-    PersistEntry,
-    PinState,
-    PollSources,
-    Publish,
-    RefuseGate,
-    RefusePin,
-    RepairUnit,
-    Report,
-    ReportCaughtUp,
-    ReportSwitched,
-    Send,
-    SendUnit,
-    StartReplica,
-    StopReplica,
-    StoreUnit,
-    Suspect,
-    Trust,
-    UndoReplica,
-)
+from unbroken.protocol.ingress.log import InSync
+from unbroken.protocol.journal import Beginning
 from unbroken.protocol.machine import NodeProtocol
-from unbroken.protocol.replica.cuts import Cut
-from unbroken.protocol.replica.replica import SegmentReplica
-from unbroken.protocol.values.ids import NodeId, ReplicaId, StreamId
+from unbroken.protocol.values.cuts import BatchCut
+from unbroken.protocol.values.ids import NodeId, ReplicaId
 from unbroken.protocol.values.layout import Layout
-from unbroken.protocol.values.run import WAYS, Run, foreign_layout, older_layout
+from unbroken.protocol.values.notices import Notice, Reported, Severity
+from unbroken.protocol.values.notices.ingress import IngressDiskFailed
+from unbroken.protocol.values.notices.placement import LayoutForeign, LayoutMissing
+from unbroken.protocol.values.notices.processes import EventUnhandled, LoopStalled, ThreadFailed
+from unbroken.protocol.values.run import is_foreign, older_layout
 from unbroken.protocol.values.units import UnitHeader
 from unbroken.security.secret import masked
-from unbroken.spark.offsets import cut_from, offset_of
-from unbroken.spark.runner import CutInfo, QueryRunner
+from unbroken.spark.runner import QueryRunner, QuerySurroundings
 from unbroken.transport.server import NodeServer
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
-HUNG_S = 900.0
-"""How long a call to a source or a sink may take before a restart of the node is worth its price. Systems that are
-unavailable make calls fail within seconds or minutes; one that never comes back holds a thread for good."""
-
 LONGEST_WAIT_S = 0.2
 """The loop looks at queries and links at least this often."""
-
-HELD_BACK_S = 1.0
-"""How long a node that is probably cut off lets the others decide about the ingress first. The two ends of a link miss
-each other within a heartbeat and a look at the links, and a decision is one write to ZooKeeper."""
 
 HERE = Sender("node", "node")
 """The threads of this node. They are few, and each waits for what becomes of its last event."""
@@ -131,21 +105,33 @@ HERE = Sender("node", "node")
 ASKED = Sender("asked", "asked")
 """Questions that come over the network and are answered by the loop."""
 
-ORDERS = Sender("orders", "orders")
-"""The order logs: their threads and the loop itself tell in one order how a log goes on."""
+END_S = 5.0
+"""How long the removal of files may take when a node ends; the next process removes what is left."""
 
-GATE_GRACE_S = 10.0
-"""How long beyond the gate's own wait a question may take before it is answered with "no data yet"."""
+STATUS_WAIT_S = 1.0
+"""How long a status waits for the loop; whoever asks waits for two seconds."""
+
+T = TypeVar("T")
 
 STORY_LIMIT = 500
-"""Sentences a node remembers for its status."""
+"""Notices a node remembers for its status."""
+
+LOG_LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
 
 
 class Node:
     """The shell around :class:`NodeProtocol`: threads, sockets, files and Spark."""
 
     def __init__(
-        self, name: NodeId, flow: Dataflow, programs: Programs, dirs: ReplicaDirs, token: str, host: str, port: int
+        self,
+        name: NodeId,
+        flow: Dataflow,
+        programs: Programs,
+        dirs: ReplicaDirs,
+        token: str,
+        host: str,
+        port: int,
+        events: EventQueue[QueueEntry] | None = None,
     ) -> None:
         self.name = name
         self.flow = flow
@@ -153,29 +139,23 @@ class Node:
         self.settings: Settings = flow.settings
         self.dirs = dirs
         self.store = dirs.store
+        self._removals = ThreadWorker("remove-units")
+        self._notes = ThreadWorker("replica-notes")
+        self.staging = Staging(dirs.staging, self.store, lambda path: self._removals.submit(partial(unlink, path)))
         self.token = token
         self.protocol: NodeProtocol | None = None
         self.coordination: Coordination | None = None
         self.members: dict[NodeId, Member] = {}
-        self.story: deque[tuple[int, str]] = deque(maxlen=STORY_LIMIT)
-        self.server = NodeServer(host, port, token, self, self.settings.heartbeat / 1000)
-        self.transfers = Transfers(self)
-        self.links = Links(self)
-        self.hosting = Hosting(self)
-        self.orders = Orders(self)
-        self.forks = Forks(self)
-        self.failure: str | None = None
-        self.metrics = ""
-        """Where this node's metrics are read, as host:port; nowhere if it is empty."""
+        self.story: deque[Reported] = deque(maxlen=STORY_LIMIT)
         self.letters = self._letters_of(flow.name)
         self.snapshots: Snapshots | None = None
         self.tracing: Tracing | None = None
         self.warm_up: WarmUp | None = None
-        self._events: EventQueue[tuple[Event, Any]] = EventQueue()
-        self._peers = Peers(self, self._events)
-        self._lock = threading.Lock()
-        self._gates: dict[int, Future[dict[str, Any]]] = {}
-        self._tickets = itertools.count(1)
+        self.spark: SparkEngine | None = None
+        self.failure: str | None = None
+        self.metrics = ""
+        """Where this node's metrics are read, as host:port; nowhere if it is empty."""
+        self._events: EventQueue[QueueEntry] = EventQueue() if events is None else events
         self._stopping = threading.Event()
         self.copy = CoordinationCopy(dirs)
         self.run = dirs.run()
@@ -185,44 +165,44 @@ class Node:
         self._foreign: str | None = None
         self._first_layout: Layout | None = None
         self._first_sync: InSync | None = None
-        self._carry: dict[type[Any], Callable[[Any, Any], None]] = {
-            Send: self._send,
-            SendUnit: self._send_unit,
-            StoreUnit: self._store_unit,
-            RepairUnit: self._repair_unit,
-            DropInbox: self._drop_inbox,
-            DropOutbox: self._drop_outbox,
-            FollowOrders: lambda step, _: self.orders.follow(step),
-            Lead: lambda step, _: self.orders.lead(step),
-            Publish: lambda step, _: self.orders.publish(step),
-            NoteOwed: lambda step, _: self.store.note_owed(step),
-            AnswerGate: self._answer_gate,
-            RefuseGate: self._refuse_gate,
-            Deliver: lambda step, _: self.hosting.deliver(step),
-            PollSources: lambda step, _: self._require_ingress().poll(step),
-            PersistEntry: lambda step, _: self._require_ingress().persist(step),
-            CommitEntry: lambda step, _: self._require_ingress().commit(step.entry),
-            ProposeInSync: lambda step, _: self._propose(step),
-            BeginReplica: lambda step, _: self.hosting.begin_anew(step),
-            StartReplica: lambda step, _: self.hosting.start(step.replica),
-            StopReplica: lambda step, _: self.hosting.stop(step),
-            ForkReplica: lambda step, _: self.forks.fork(step),
-            FeedFork: lambda step, _: self.forks.feed(step),
-            PauseReplica: lambda step, _: self.forks.pause(step),
-            UndoReplica: lambda step, _: self.forks.undo(step),
-            DropReplica: lambda step, _: self.hosting.drop(step.replica),
-            FetchState: lambda step, _: self.transfers.fetch(step),
-            AbandonFetch: lambda step, _: self.transfers.abandon(step.replica),
-            PinState: lambda step, _: self.transfers.pin(step),
-            RefusePin: lambda step, _: self.transfers.refuse(step),
-            ReportCaughtUp: lambda step, _: self.hosting.caught_up(step),
-            ReportSwitched: lambda step, _: self.hosting.switched(step),
-            GiveUp: lambda step, _: self.hosting.give_up(step),
-            Suspect: lambda step, _: self.hosting.suspect(step),
-            Trust: lambda step, _: self.hosting.trust(step),
-            EndNode: lambda step, _: self.fail(step.sentence),
-            Report: lambda step, _: self.tell(step.sentence),
-        }
+        self._loop: Loop[UnitRows] | None = None
+        self.view: ProtocolView | None = None
+        """What threads other than the loop know of the protocol object; None before the node has its place."""
+        self._known: NodeStatus | None = None
+        self.journal: Journal | None = None
+        """The journal of this node's events; None before the node has its place."""
+        # The parts, each with what it needs of those before it.
+        self.gate = GateClient(self.ask, self.settings.gate_wait, _clock_ms)
+        self.links = Links(name, self.settings, token, self.staging, self)
+        self._pins = StatePins(name, dirs, most_pins(programs.topology, self.settings.transfers), self._pin_log)
+        self.copies = StateCopies(
+            name, dirs, self.settings, token, self._address_of, self._restore_snapshot, self._await_leave
+        )
+        self.transfers = Transfers(self._pins, self.copies, self._notes, self.ask, self.post)
+        self.pin_requests = PinRequests(name, self.transfers, self._pins.pins)
+        units = UnitReader(name, self.store, self)
+        self.service = FlightService(
+            self,
+            Peers(name, flow.name, self._is_member, self.tell, self._events),
+            units,
+            self.pin_requests,
+            QueryGate(self.gate, lambda: self.queries, self._made_up).ask,
+        )
+        self.server = NodeServer(host, port, token, self.service, self.settings.heartbeat / 1000)
+        sinks = SinkWorkers(self.post, units.read_outbox, lambda: self.letters, self.settings.refusals, self.tell)
+        self.outlets = SinkOutlets(sinks, flow, programs, dirs.root, lambda: self.run)
+        ground = NodeHost(
+            name,
+            dirs,
+            self.outlets,
+            topology_of=programs.use,
+            open_ingress=lambda replica: open_ingress(self, replica, flow, programs, dirs, self.letters),
+            dropped=self._dropped,
+            tell=self.tell,
+            coordination=lambda: self.coordination,
+        )
+        self.hosting: ReplicaHost[IngressService] = ReplicaHost(ground)
+        self.policies = policies.build(self)
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -260,67 +240,97 @@ class Node:
         self._events.belong()
         disk = self.dirs.identity()
         recovered = self.hosting.recover(layout, disk)
+        self.staging.open()
+        self._removals.start()
+        self._notes.start()
         if self.coordination is not None:
             self.coordination.belong(self.run.id)
         tuned = self.settings.protocol()
         topology = self.programs.use(layout)
-        self.protocol = NodeProtocol(self.name, topology, layout, sync, recovered, tuned, disk)
+        beginning = Beginning(self.name, topology, layout, sync, recovered, tuned, disk)
+        self.protocol = beginning.protocol()
+        self.journal = Journal(beginning, self.protocol)
+        self._loop = Loop(self.protocol, self._effects(self.protocol), _clock_ms, self.journal)
         # Before anything that has come in already: whoever asks for units is answered by replicas that are at work.
-        self._handle(self.protocol, Started(), None)
-        self._handle(self.protocol, LinkUp(self.name), None)
+        self._handle(Started(), None)
+        self._handle(LinkUp(self.name), None)
         self.links.connect(self.members)
 
     def loop(self) -> None:
         """Handle events until told to stop."""
-        protocol = self.protocol
-        assert protocol is not None
+        assert self._loop is not None
         self._events.belong()
         checked = 0.0
         while not self._stopping.is_set():
             now = time.monotonic()
-            wake = protocol.next_wake_ms()
-            wait = LONGEST_WAIT_S if wake is None else min(LONGEST_WAIT_S, max(0.0, wake / 1000 - now))
-            event, payload = self._events.get(wait) or (Tick(), None)
-            self._handle(protocol, event, payload)
+            event, rows = self._events.get(self._loop.wait_ms(LONGEST_WAIT_S * 1000) / 1000) or (Tick(), None)
+            if isinstance(event, Inquiry):
+                event.put_to(self._loop.protocol)
+            else:
+                self._handle(event, rows)
             if now - checked > LONGEST_WAIT_S:
                 checked = now
                 self.links.look()
-                self.transfers.look()
+                self._pins.look()
 
-    def post(self, event: Event, payload: Any = None) -> None:
+    def post(self, event: Event, rows: UnitRows = None) -> None:
         """Give the loop an event, from any thread of this node; what the loop gives itself comes before all others."""
-        taken = self._events.put_own((event, payload)) or self._events.put((event, payload), HERE)
+        taken = self._events.put_own((event, rows)) or self._events.put((event, rows), HERE)
         if not taken and not self.stopping:
-            self.fail(f"the loop of {self.name} has taken no event for {PATIENCE_S:.0f} s; the node ends")
+            self.fail(LoopStalled(self.name, PATIENCE_S))
 
-    def post_order(self, event: Event) -> None:
-        """Give the loop what an order log reports; never waits, see ``room_for_orders``."""
-        self._events.force((event, None), ORDERS)
+    def post_from(self, sender: Sender, event: Event) -> None:
+        """Give the loop an event of a sender with a line of its own; never waits, see ``room_of``."""
+        self._events.force((event, None), sender)
 
-    def room_for_orders(self, timeout_s: float) -> bool:
-        """Wait until the loop can take more of the order logs; False if it cannot in time."""
-        return self._events.room(ORDERS, timeout_s)
+    def room_of(self, sender: Sender, timeout_s: float) -> bool:
+        """Wait until the loop can take more of a sender; False if it cannot in time."""
+        return self._events.room(sender, timeout_s)
 
     def post_link(self, peer: NodeId, event: Event) -> None:
         """Give the loop a change of a link to a peer; never waits."""
         self._events.force((event, None), _to(peer))
 
-    def post_unit(self, peer: NodeId, event: UnitArrived, data: pa.Buffer) -> bool:
-        """Give the loop a unit; False if it cannot take in time what comes from this peer."""
-        return self._events.put((event, data), _to(peer), len(data))
+    def post_unit(self, peer: NodeId, event: UnitArrived, staged: StagedUnit) -> bool:
+        """Give the loop a unit; False if it cannot take in time what comes from this peer.
+
+        What waits is bounded by its bytes: those on the disk that no replica has yet.
+        """
+        return self._events.put((event, staged), _to(peer), staged.size)
 
     def ask(self, event: Event) -> None:
         """Give the loop a question that came over the network."""
         if not self._events.put((event, None), ASKED):
             raise UnbrokenError(f"{self.name} cannot answer: too many questions wait. Ask again later.")
 
-    def tell(self, sentence: str) -> None:
-        """Log a sentence, show it in the status, and put it into the flow's history; secrets in it are masked."""
-        sentence = masked(sentence)
-        log.warning("%s", sentence)
-        self.story.append((int(time.time() * 1000), sentence))
+    def inquire(
+        self, question: Callable[[NodeProtocol], T], sender: Sender = HERE, wait_s: float = PATIENCE_S
+    ) -> T | None:
+        """Have the loop work something out of the protocol object, from any thread; None before there is one.
+
+        The answer must not hold parts of the object. UnbrokenError if it does not come in time, or the node ends.
+        """
+        protocol = self.protocol
+        if protocol is None:
+            return None
+        if self._events.own:
+            return question(protocol)
+        inquiry = Inquiry(question)
+        if not self._events.put((inquiry, None), sender):
+            raise UnbrokenError(f"{self.name} cannot answer: too many questions wait. Ask again later.")
+        return inquiry.wait(wait_s, self._stopping)
+
+    def tell(self, notice: Notice) -> None:
+        """Log a notice, show it in the status, and put it into the flow's history; secrets in it are masked."""
+        notice = notice.with_texts(masked)
+        self.note(Reported(int(time.time() * 1000), self.name, notice))
         if self.coordination is not None:
-            self.coordination.report(sentence)
+            self.coordination.report(notice)
+
+    def note(self, reported: Reported) -> None:
+        """Log a notice and show it in the status; the flow's history has it, or gets it otherwise."""
+        log.log(LOG_LEVELS[reported.notice.severity], "%s", text_of(reported.notice))
+        self.story.append(reported)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -344,41 +354,59 @@ class Node:
     @property
     def runners(self) -> Mapping[ReplicaId, QueryRunner]:
         """The queries that have been started here."""
-        return {} if self.queries is None else self.queries.runners
+        return {} if self.spark is None else self.spark.runners
 
-    def hosts(self, replica: ReplicaId) -> bool:
-        return self._hosted(replica) is not None
+    @property
+    def zookeeper(self) -> KazooClient | None:
+        return None if self.coordination is None else self.coordination.client
 
-    def _hosted(self, replica: ReplicaId) -> SegmentReplica | None:
-        """What the protocol knows of a replica here, or of a fork of one."""
-        if self.protocol is None:
-            return None
-        return self.protocol.replicas.get(replica) or self.protocol.forking.find(replica)
+    def run_on(self, session: SparkSession) -> tuple[SparkEngine, Queries]:
+        """Have the queries of this node's replicas run on a session, by an engine which the caller opens."""
+        around = QuerySurroundings(
+            session=session,
+            store=self.store,
+            gate=self.server.address,
+            token=self.token,
+            checkpoint=self.dirs.checkpoint,
+            base=self.dirs.base,
+            cut_header=self.cut_header,
+            produced=self.produced,
+            consumers=self.programs.consumers,
+        )
+        engine = self.spark = SparkEngine(self, self.post, self.programs, around)
+        queries = self.hosting.queries = Queries(engine, engine.report, time.monotonic)
+        return engine, queries
 
-    def fail(self, sentence: str) -> None:
+    def fail(self, notice: Notice) -> None:
         """Something that the whole node depends on is gone: say so and end; a supervisor starts the node again."""
-        self.failure = sentence
-        self.tell(sentence)
+        self.failure = masked(text_of(notice))
+        self.tell(notice)
         self.stop()
 
     def thread_failed(self, thread: str, reason: str) -> None:
         """A thread that this node needs has ended; without it the node would do only a part of its work."""
         if not self.stopping:
-            self.fail(f"thread {thread} of {self.name} has failed ({reason}); the node ends, others go on")
+            self.fail(ThreadFailed(self.name, thread, reason))
 
     def cannot_keep(self, error: OSError) -> None:
         """The disk does not take what a part of the ingress has to keep."""
-        self.fail(f"the ingress on {self.name} cannot write to its disk ({error}); the node ends, others go on")
+        self.fail(IngressDiskFailed(self.name, str(error)))
 
     def close(self) -> None:
         """End everything this node started."""
         self._stopping.set()
-        for future in list(self._gates.values()):
-            future.cancel()
-        parts = [self.transfers.close, self.hosting.close, self.orders.close, self.links.close]
+        self.gate.close()
+        parts = [
+            self.transfers.close,
+            self._pins.close,
+            self.hosting.close,
+            *(policy.close for policy in self.policies),
+            self.links.close,
+        ]
         parts += [] if self.coordination is None else [self.coordination.close]
         parts += [] if self.tracing is None else [self.tracing.close]
-        for close in [*parts, self.server.close]:
+        parts += [self.server.close, partial(self._notes.close, END_S), partial(self._removals.close, END_S)]
+        for close in parts:
             try:
                 close()
             except Exception:
@@ -393,12 +421,12 @@ class Node:
             self.links.connect(members)
 
     def on_layout(self, layout: Layout) -> None:
-        refused = foreign_layout(self.name, self.run.id, layout.run)
-        if refused is not None:
+        if is_foreign(self.run.id, layout.run):
+            refused = LayoutForeign(self.name, self.run.id, layout.run)
             if self._foreign is None and self.protocol is not None:
                 # What runs here continues: it needs no ZooKeeper for that, and only this disk may have its state.
                 self.tell(refused)
-            self._foreign = refused
+            self._foreign = text_of(refused)
             return
         known = self.copy.layout
         if self.protocol is None and known is not None and self.run.id == known.run:
@@ -419,112 +447,36 @@ class Node:
         running = self.protocol is not None
         if not self.unadopted:
             self.unadopted = True
-            how = "continues without it" if running else "waits for it"
-            self.tell(f"ZooKeeper has no layout of run {self.run.id}, and {self.name} {how}. {WAYS}.")
-        lost = () if kept_in_kafka(self.settings.order_log) else tuple(sorted(self.programs.topology.led))
-        return disk_bytes(self.copy.report(self.name, running, lost), self.copy.topology)
+            self.tell(LayoutMissing(self.name, self.run.id, running))
+        lost = tuple(sorted(part for policy in self.policies for part in policy.kept_in_zookeeper()))
+        return DISK.encode(DiskDocument(self.copy.report(self.name, running, lost), self.copy.flow))
 
-    def belong(self, run: Run, topology: dict[str, Any]) -> None:
-        """Take a place in ``run``, whose document is ``topology``: the disk belongs to it from here on.
+    def belong(self, document: FlowDocument) -> None:
+        """Take a place in the run of ``document``: the disk belongs to it from here on.
 
         Raises
         ------
         UnbrokenError
             If the disk belongs to another run; nothing is changed then.
         """
-        self.dirs.belong(run)
-        self.run = run
-        self.copy.keep_topology(topology)
+        self.dirs.belong(document.run)
+        self.run = document.run
+        self.copy.keep_flow(document)
 
     def on_in_sync(self, sync: InSync) -> None:
         self.copy.keep_in_sync(sync)
         self._first_sync = self._first_sync or sync
         self.post(InSyncChanged(sync))
 
-    # --- service for the Flight server ----------------------------------------------------------------
+    # --- for queries, copies of state, pushes and reports ---------------------------------------------
 
-    def linked(self, peer: str) -> LinkInbox:
-        """A peer links to this node; UnbrokenError if it may not under this name."""
-        return self._peers.linked(peer)
-
-    def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer:
-        try:
-            return self.store.read(self.store.outbox_path(replica, header.stream, header.number))
-        except Damaged as error:
-            self.post(OutboxDamaged(replica, header.stream, header.number, error.finding))
-            raise
-
-    def _verify_outbox(self, stream: StreamId, number: int) -> None:
-        """Report a unit that is damaged in an outbox here, too: it may share its bytes with one in an inbox."""
-        with self._lock:
-            owner = None if self.protocol is None else self.protocol.outboxes.owners.get(stream)
-        if owner is None:
-            return
-        try:
-            self.store.read(self.store.outbox_path(owner, stream, number))
-        except FileNotFoundError:
-            pass  # every consumer that counts has it
-        except Damaged as error:
-            self.post(OutboxDamaged(owner, stream, number, error.finding))
-
-    def pin(self, shard: str, newcomer: str, least: int, needs: dict[str, int]) -> dict[str, Any]:
-        return self.transfers.asked_for(shard, newcomer, least, needs)
-
-    def restore_snapshot(self, replica: ReplicaId, target: Path) -> int:
-        """Bring the last snapshot of a replica's shard to ``target``; its size."""
+    def _restore_snapshot(self, replica: ReplicaId, target: Path) -> int:
         if self.snapshots is None:
             raise UnbrokenError(f"there are no snapshots; {replica.shard} cannot be restored")
         return self.snapshots.restore(replica, target)
 
-    def read_pin(self, question: dict[str, Any]) -> Any:
-        return self.transfers.pins.stream(question)
-
-    def release_pin(self, pin: str) -> bool:
-        return self.transfers.pins.release(pin)
-
-    def read_inbox(self, replica: str, stream: str, number: int) -> pa.Table:
-        owner, source = ReplicaId.parse(replica), StreamId.parse(stream)
-        if not self.store.receives(owner, source):
-            raise UnbrokenError(f"no replica on {self.name} reads {stream}: {replica}. Ask the node that hosts it.")
-        path = self.store.inbox_path(owner, source, number)
-        try:
-            return open_unit(self.store.read(path), path)
-        except Damaged as error:
-            # First, so that it is not taken from there once more.
-            self._verify_outbox(source, number)
-            self.post(UnitDamaged(owner, source, number, str(error)))
-            raise
-
-    def ask_gate(self, replica: str, instance: str, start: dict[str, Any]) -> dict[str, Any]:
-        number = int(start["cut"])
-        if self.warm_up is not None and (made_up := self.warm_up.answer(replica, number)) is not None:
-            return offset_of(made_up, {})
-        if self.queries is not None:
-            self.queries.asked(ReplicaId.parse(replica))
-        ticket = next(self._tickets)
-        future: Future[dict[str, Any]] = Future()
-        self._gates[ticket] = future
-        deadline_ms = time.monotonic() * 1000 + self.settings.gate_wait
-        try:
-            self.ask(GateAsked(ReplicaId.parse(replica), instance, number, ticket, deadline_ms, cut_from(start)))
-            answer = future.result(timeout=self.settings.gate_wait / 1000 + GATE_GRACE_S)
-            # Spark takes an offset that is written in another way for data.
-            return start if answer["cut"] == number else answer
-        except (FutureTimeoutError, TimeoutError):
-            # Answering "no data" on our own could split a round between two instances: fail the query instead.
-            raise UnbrokenError(f"the gate of {replica} did not answer in time") from None
-        finally:
-            self._gates.pop(ticket, None)
-
-    def request_stop(self) -> None:
-        self.stop()
-
-    def wish(self, kind: str, source: str, pulse: int, hold: int) -> str | None:
-        """An operator wishes to hold, release or skip rows of a source; why not, None if that is on its way."""
-        wish = Wish.from_bytes(Wish(kind, source, pulse, hold).to_bytes())  # type: ignore[arg-type]
-        if wish is None or source not in self.flow.sources:
-            return f"there is no source {source!r}, or nothing like {kind!r} to be done with it"
-        return f"{self.name} is not part of the ingress" if self.ingress is None else self.ingress.ask(wish)
+    def _await_leave(self, replica: ReplicaId, timeout_s: float) -> bool:
+        return self.hosting.await_leave(replica, timeout_s)
 
     def submit_push(self, batch: PushBatch, timeout_s: float) -> PushOutcome:
         """Log pushed rows; refused while this node is no ingress."""
@@ -532,151 +484,107 @@ class Node:
             return PushOutcome("not-leader", None, f"{self.name} is not part of the ingress")
         return self.ingress.submit(batch, timeout_s)
 
-    def status(self) -> dict[str, Any]:
-        from unbroken.node.status import node_status
+    def status(self) -> NodeStatus:
+        """The status of this node. A loop that is busy does not hold it up: its last word is used, with its time."""
 
-        # Asked of Spark before the lock is taken: the loop must not wait for Spark.
-        progress = {} if self.queries is None else self.queries.progress()
-        with self._lock:
-            return node_status(self, progress)
+        def question(protocol: NodeProtocol) -> NodeStatus:
+            return protocol_status(protocol, self.flow.name, _clock_ms(), time.time() * 1000)
+
+        with contextlib.suppress(UnbrokenError):
+            self._known = self.inquire(question, ASKED, STATUS_WAIT_S)
+        progress = {} if self.spark is None else self.spark.progress()
+        return node_status(self, self._known, progress)
 
     def silence_s(self) -> float | None:
         """For how long the loop has not turned; None before it begins."""
-        return None if self.protocol is None else max(0.0, time.monotonic() - self.protocol.seen_ms / 1000)
+        return None if self._loop is None else max(0.0, (_clock_ms() - self._loop.turned_ms) / 1000)
 
     def hung(self) -> str | None:
         """Which thread has not come back from a call for so long that only a restart helps; it answers at once."""
-        ingress = self.ingress
-        ages: dict[str, float] = {f"sink {stream}": age for stream, age in self.hosting.sink_busy_s().items()}
-        if ingress is not None:
-            stuck = ingress.feeder.stuck()
-            ages |= {f"source {name}": age_s for name, age_s in ingress.feeder.asking_s().items()}
-            ages |= {f"source {name}": one.seconds for name, one in stuck.items() if one.hangs}
-            ages["ingress"] = ingress.busy_s
-            ages["ingress log"] = ingress.log_busy_s
-        what, age_s = max(ages.items(), key=lambda item: item[1], default=("", 0.0))
-        return None if age_s < HUNG_S else f"its thread for {what} has not come back from a call for {age_s:.0f} s"
+        return hung_call(self.ingress, self.outlets.busy_s())
 
-    def cut_info(self, replica: ReplicaId, number: int, noted: Cut) -> CutInfo:
-        """Pulse and cut time of a micro-batch that the gate has released; Spark may have ``noted`` its cut."""
-        with self._lock:
-            state = self._hosted(replica)
-            header = None if state is None else state.cut_header(number, noted)
+    def cut_header(self, replica: ReplicaId, number: int, noted: BatchCut) -> UnitHeader:
+        """What a micro-batch that the gate has released takes over from its input; Spark may have ``noted`` its cut."""
+
+        def question(protocol: NodeProtocol) -> UnitHeader | None:
+            state = protocol.find(replica)
+            return None if state is None else state.cut_header(number, noted)
+
+        header = self.inquire(question)
         if header is None:
             raise UnbrokenError(f"{replica}: the input of micro-batch {number} is not here")
-        facts = (header.pulse, header.cut_ms, header.final, header.generation, header.layout)
-        return CutInfo(*facts, header.stable, header.since, header.fold)
+        return header
 
     def produced(
         self, replica: ReplicaId, number: int, headers: tuple[UnitHeader, ...], watermark_ms: float = 0.0
     ) -> None:
         self.post(Produced(replica, number, headers, watermark_ms))
 
-    # --- carrying out ---------------------------------------------------------------------------------
+    # --- what the parts ask for -----------------------------------------------------------------------
 
-    def _handle(self, protocol: NodeProtocol, event: Event, payload: Any) -> None:
+    def _address_of(self, node: NodeId) -> str | None:
+        member = self.members.get(node)
+        return None if member is None else member.address
+
+    def _is_member(self, name: str) -> bool:
+        # A member that has left ZooKeeper may still be well.
+        return name in self.members or name in self.links.known
+
+    def _made_up(self, replica: ReplicaId, start: int) -> int | None:
+        return None if self.warm_up is None else self.warm_up.answer(replica, start)
+
+    def _pin_log(self, target: Path) -> None:
+        if self.ingress is not None:
+            self.ingress.pin(target)
+
+    def _dropped(self, replica: ReplicaId) -> None:
+        for policy in self.policies:
+            policy.dropped(replica)
+
+    def _effects(self, protocol: NodeProtocol) -> NodeEffects:
+        parts = EffectParts(
+            self.name,
+            self.post,
+            self.tell,
+            self.fail,
+            self.links.send,
+            self.server.send_unit,
+            UnitFiles(self.store, self.staging, self._notes, self.post, self.cannot_keep),
+            self.gate,
+            self.outlets,
+            self.hosting,
+            self.transfers,
+            InSyncProposals(self.name, self.tell, self.links.cut_off, self.coordination),
+            self.policies,
+        )
+        return NodeEffects(parts, protocol)
+
+    # --- the loop's steps -----------------------------------------------------------------------------
+
+    def _handle(self, event: Event, rows: UnitRows) -> None:
+        assert self._loop is not None
         began_ns = 0 if self.tracing is None else time.time_ns()
         try:
-            with self._lock:
-                steps = protocol.handle(event, time.monotonic() * 1000)
+            steps = self._loop.decide(event)
         except Exception as error:
             # The protocol has let it pass, and its state may be half changed: nothing may be built on that.
-            self.tell(f"{self.name} ends, as it cannot handle {_subject(event)}: {type(error).__name__}: {error}")
+            reason = f"{_subject(event)}: {type(error).__name__}: {error}"
+            self.tell(EventUnhandled(self.name, _subject(event), f"{type(error).__name__}: {error}"))
+            if self.journal is not None:
+                self.journal.write(self.dirs.root / JOURNALS, f"it cannot handle {reason}")
             raise
-        for step in steps:
-            self._carry_out(step, payload)
+        self.view = ProtocolView.of(self._loop.protocol, self.view)
+        if self.journal is not None:
+            self.journal.look(self.dirs.root / JOURNALS, steps)
+        self._loop.carry_out(steps, rows)
+        if isinstance(rows, StagedUnit):
+            self.staging.settle(rows)
         if self.tracing is not None:
             self.tracing.seen(began_ns, event, steps)
 
-    def _carry_out(self, step: Instruction, payload: Any) -> None:
-        self._carry[type(step)](step, payload)
 
-    def _send(self, step: Send, _payload: Any) -> None:
-        if step.to == self.name:
-            self.post(Received(self.name, step.message))
-        else:
-            self.links.send(step.to, step.message)
-
-    def _send_unit(self, step: SendUnit, _payload: Any) -> None:
-        if step.to == self.name:
-            self.post(UnitArrived(step.header, self.name), step.replica)
-        else:
-            self.server.send_unit(step.to, step.replica, step.header)
-
-    def _store_unit(self, step: StoreUnit, payload: pa.Buffer | ReplicaId) -> None:
-        """Keep a unit that has arrived: its rows, or the replica here that has produced it."""
-        header = step.header
-        number = header.number if step.number is None else step.number
-        path = self.store.inbox_path(step.replica, header.stream, number)
-        try:
-            if isinstance(payload, ReplicaId):
-                self.store.link(self.store.outbox_path(payload, header.stream, header.number), path)
-            else:
-                self.store.write(path, payload)
-        except OSError as error:
-            # A unit that is gone (the layout no longer counts this replica) or a full disk: this replica cannot go
-            # on, the others can.
-            reason = f"unit {header.number} of {header.stream} cannot be kept: {error}"
-            self.post(ReplicaStopped(step.replica, reason))
-
-    def _repair_unit(self, step: RepairUnit, payload: pa.Buffer) -> None:
-        """Replace a damaged file; whoever has a link to it keeps what is damaged, and finds that out."""
-        header = step.header
-        try:
-            self.store.write(self.store.outbox_path(step.replica, header.stream, header.number), payload)
-        except OSError as error:
-            if self.ingress is not None and step.replica == self.ingress.replica:
-                self.cannot_keep(error)
-            else:
-                reason = f"unit {header.number} of {header.stream} cannot be kept: {error}"
-                self.post(ReplicaStopped(step.replica, reason))
-
-    def _drop_inbox(self, step: DropInbox, _payload: Any) -> None:
-        for number in step.numbers:
-            self.store.drop(self.store.inbox_path(step.replica, step.stream, number))
-
-    def _drop_outbox(self, step: DropOutbox, _payload: Any) -> None:
-        for number in step.numbers:
-            self.store.drop(self.store.outbox_path(step.replica, step.stream, number))
-        if self.ingress is not None and step.replica == self.ingress.replica:
-            assert self.protocol is not None
-            units: dict[str, int] = {}
-            for box in self.protocol.outboxes.of(step.replica):
-                source = box.stream.producer.part
-                units[source] = min(box.base, units.get(source, box.base))
-            self.ingress.trim(units)
-
-    def _answer_gate(self, step: AnswerGate, _payload: Any) -> None:
-        future = self._gates.get(step.ticket)
-        if future is not None and not future.done():
-            future.set_result(offset_of(step.offset, step.cut))
-
-    def _refuse_gate(self, step: RefuseGate, _payload: Any) -> None:
-        future = self._gates.get(step.ticket)
-        if future is not None and not future.done():
-            future.set_exception(UnbrokenError(f"the gate refuses the question: {step.reason}"))
-
-    def _propose(self, step: ProposeInSync) -> None:
-        assert self.protocol is not None
-        members = step.proposal.members
-        if members != self.protocol.sync.members:
-            self.tell(f"{self.name} asks for an ingress of {', '.join(sorted(members))}")
-        coordination, replica = self.coordination, self.protocol.ingress
-        if coordination is None or replica is None:
-            return
-        missed = self.protocol.sync.members - members
-        if missed and self.links.cut_off(missed):
-            # The others have each other, and the pulses of a leader that none of them hears are of no use: they go
-            # first. If they do not, this node does.
-            held = threading.Timer(HELD_BACK_S, coordination.propose, (step, replica))
-            held.daemon = True
-            held.start()
-        else:
-            coordination.propose(step, replica)
-
-    def _require_ingress(self) -> IngressService:
-        assert self.ingress is not None
-        return self.ingress
+def _clock_ms() -> float:
+    return time.monotonic() * 1000
 
 
 def _subject(event: Event) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 from unbroken.errors import UnbrokenError
-from unbroken.node.event_queue import Door, EventQueue
-from unbroken.protocol.events import Event, Received, SubscriberGone
-from unbroken.protocol.fair_queue import Sender
+from unbroken.node.event_queue import EventQueue, QueueInlet
+from unbroken.node.fair_queue import Sender
+from unbroken.node.inquiries import QueueEntry
+from unbroken.observe.notices import text_of
+from unbroken.protocol.events import Received, SubscriberGone
 from unbroken.protocol.messages import Ack, Message, Ping, Subscribe, Unsubscribe
-
-if TYPE_CHECKING:
-    from unbroken.node.node import Node
+from unbroken.protocol.values.ids import NodeId
+from unbroken.protocol.values.notices import Notice
+from unbroken.protocol.values.notices.processes import PeerFlooding
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +33,21 @@ class Peers:
     """Lets peers in by name: members of the flow, and a bounded number of clients.
 
     Each has a quota of its own in the node's queue, and clients share one turn: a peer that floods delays itself, and
-    loses its link.
+    loses its link. ``is_member`` knows the members of the flow by their names.
     """
 
-    def __init__(self, node: Node, events: EventQueue[tuple[Event, Any]]) -> None:
-        self._node = node
+    def __init__(
+        self,
+        name: NodeId,
+        flow: str,
+        is_member: Callable[[str], bool],
+        tell: Callable[[Notice], None],
+        events: EventQueue[QueueEntry],
+    ) -> None:
+        self._name = name
+        self._flow = flow
+        self._is_member = is_member
+        self._tell = tell
         self._events = events
         self._reported: set[str] = set()
 
@@ -44,32 +56,30 @@ class Peers:
         return LinkInbox(self, peer, self._events.open(self._sender(peer)))
 
     def report_flood(self, peer: str) -> None:
-        sentence = f"{peer} sends more than {self._node.name} can handle; its link is dropped"
+        notice = PeerFlooding(self._name, peer)
         if peer in self._reported or len(self._reported) >= MOST_REPORTS:
-            log.info("%s", sentence)
+            log.info("%s", text_of(notice))
             return
         self._reported.add(peer)
-        self._node.tell(sentence)
+        self._tell(notice)
 
     def _sender(self, peer: str) -> Sender:
-        node = self._node
-        if peer == node.name:
+        if peer == self._name:
             raise UnbrokenError(f"a peer has the name of this node: {peer}. Give every node a name of its own.")
         if CLIENT_NAME.fullmatch(peer) is not None:
             sender = Sender(CLIENTS, peer)
             if not self._events.has_door(sender) and self._events.opened(CLIENTS) >= MOST_CLIENTS:
-                raise UnbrokenError(f"too many clients are linked to {node.name}: {MOST_CLIENTS}. Use another node.")
+                raise UnbrokenError(f"too many clients are linked to {self._name}: {MOST_CLIENTS}. Use another node.")
             return sender
-        # A member that has left ZooKeeper may still be well.
-        if peer not in node.members and peer not in node.links.known:
-            raise UnbrokenError(f"a peer is no member of {node.flow.name}: {peer[:100]!r}. Let it join first.")
+        if not self._is_member(peer):
+            raise UnbrokenError(f"a peer is no member of {self._flow}: {peer[:100]!r}. Let it join first.")
         return Sender(f"from {peer}", peer)
 
 
 class LinkInbox:
     """Where the messages of one link from a peer go."""
 
-    def __init__(self, peers: Peers, peer: str, door: Door[tuple[Event, Any]]) -> None:
+    def __init__(self, peers: Peers, peer: str, door: QueueInlet[QueueEntry]) -> None:
         self._peers = peers
         self._peer = peer
         self._door = door

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
+from unbroken.codecs.codec import Codec, Undecodable
 from unbroken.connectors.base import SinkConnector, SinkWriter
 from unbroken.connectors.dead_letters import DeadLetters
+from unbroken.connectors.failures import is_passing_at_sink
 from unbroken.data.checksum import Damaged, replace_file, sealed, unsealed
 from unbroken.data.unit_store import decode_unit
+from unbroken.errors import reason_of
+from unbroken.observe.notices import text_of
 from unbroken.protocol.events import Event, SinkDelivered, SinkFailed, SinkRefused
-from unbroken.protocol.ingress.quarantine import Attempts, is_passing_at_sink, reason_of
+from unbroken.protocol.ingress.quarantine import Attempts
 from unbroken.protocol.instructions import Deliver
 from unbroken.protocol.values.ids import ReplicaId, StreamId
+from unbroken.protocol.values.notices import Notice
+from unbroken.protocol.values.notices.sinks import SinkOpened, SinkUnopened
 from unbroken.protocol.values.units import UnitHeader
 from unbroken.security.secret import masked
 from unbroken.threads import LastingThread
@@ -38,6 +44,17 @@ STOPPED = "stopped-sinks"
 STAYS = "The sink stays stopped; to let it continue, delete the file and restart the node."
 
 
+@dataclass(frozen=True)
+class _Stop:
+    """What is kept of a sink that has stopped: the unit that it refused, and why."""
+
+    number: int
+    reason: str
+
+
+_STOP = Codec(_Stop, "sink-stop", readable=True)
+
+
 class SinkWorkers:
     """One thread per stream to a sink; a failing sink holds only its own stream up.
 
@@ -53,7 +70,7 @@ class SinkWorkers:
         read_outbox: Callable[[ReplicaId, UnitHeader], pa.Buffer],
         letters: Callable[[], DeadLetters],
         refusals: int = REFUSALS,
-        tell: Callable[[str], None] = log.warning,
+        tell: Callable[[Notice], None] = lambda notice: log.warning("%s", text_of(notice)),
     ) -> None:
         self._post = post
         self._read_outbox = read_outbox
@@ -135,13 +152,13 @@ class SinkWorkers:
                 reason = reason_of(error)
             else:
                 if failing:
-                    self._tell(f"the sink of {stream} is open now")
+                    self._tell(SinkOpened(stream))
                 return writer
             finally:
                 self._began_s.pop(stream, None)
             if failing != reason:
                 failing = reason
-                self._tell(f"the sink of {stream} cannot be opened, trying again: {reason}")
+                self._tell(SinkUnopened(stream, reason))
             self._closed.wait(RETRY_S)
         return None
 
@@ -223,7 +240,7 @@ class SinkWorkers:
     def _remember(self, marker: Path, number: int, reason: str) -> None:
         try:
             marker.parent.mkdir(mode=0o700, exist_ok=True)
-            replace_file(marker, sealed(json.dumps({"number": number, "reason": reason}).encode()))
+            replace_file(marker, sealed(_STOP.encode(_Stop(number, reason))))
         except OSError:
             log.exception("that a sink has stopped cannot be kept; a restart of this node begins with it again")
 
@@ -231,13 +248,13 @@ class SinkWorkers:
         """A sink that stopped in an earlier process stays so."""
         marker = self._markers[stream]
         try:
-            found = json.loads(unsealed(marker, marker.read_bytes(), STAYS))
-            number, reason = int(found["number"]), str(found["reason"])
+            found = _STOP.decode(unsealed(marker, marker.read_bytes(), STAYS))
+            number, reason = found.number, found.reason
         except FileNotFoundError:
             return
         except Damaged as error:
             number, reason = 1, str(error)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, Undecodable) as error:
             number, reason = 1, f"{marker} cannot be read ({error}). {STAYS}"
         self._post(SinkRefused(stream, number, reason, stops=True))
 

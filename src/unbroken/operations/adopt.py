@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection
-from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError
 
 from unbroken.coordination.documents import (
+    FLOW,
+    LAYOUT,
+    PAUSE,
+    UPGRADE,
+    DiskDocument,
+    FlowDocument,
     InSyncDocument,
-    layout_bytes,
-    pause_bytes,
+    UpgradeDocument,
     read_disks,
     read_layout,
     read_members,
     root_of,
-    wish_bytes,
 )
 from unbroken.errors import DeadlinePassed, Refused
 from unbroken.protocol.placement import adoption
-from unbroken.protocol.placement.adoption import Adoption, DiskReport
+from unbroken.protocol.placement.adoption import Adoption
 from unbroken.protocol.values.ids import NodeId
 
 LOOK_S = 0.3
@@ -39,14 +41,13 @@ def adopt(client: KazooClient, flow: str, without: Collection[NodeId] = ()) -> A
             "See `unbroken status`"
         )
     found = _disks(client, flow)
-    reports = [DiskReport.from_json(value["report"]) for value in found.values()]
+    reports = [document.report for document in found.values()]
     decided = adoption.adopt(reports, without)
-    topology = _topology(found, decided)
-    _publish(client, flow, decided, topology)
+    _publish(client, flow, decided, _flow(found, decided))
     return decided
 
 
-def _disks(client: KazooClient, flow: str) -> dict[NodeId, dict[str, Any]]:
+def _disks(client: KazooClient, flow: str) -> dict[NodeId, DiskDocument]:
     """What all nodes that are connected report of their disks; one whose session has just begun takes a moment."""
     deadline = time.monotonic() + REPORT_S
     while True:
@@ -69,29 +70,29 @@ def wait_adopted(client: KazooClient, flow: str, decided: Adoption, wait_s: floa
         time.sleep(LOOK_S)
 
 
-def _topology(found: dict[NodeId, dict[str, Any]], decided: Adoption) -> dict[str, Any]:
+def _flow(found: dict[NodeId, DiskDocument], decided: Adoption) -> FlowDocument:
     """The document about the run and its sinks, as a node has kept it."""
-    kept = [value["topology"] for value in found.values() if value["topology"] is not None]
-    mine = [document for document in kept if document["run"] == decided.layout.run]
+    kept = [document.flow for document in found.values() if document.flow is not None]
+    mine = [document for document in kept if document.run.id == decided.layout.run]
     if not mine:
         raise Refused(f"no disk has the document about run {decided.layout.run}; start the nodes that have it")
-    return dict(mine[0])
+    return mine[0]
 
 
-def _publish(client: KazooClient, flow: str, decided: Adoption, topology: dict[str, Any]) -> None:
+def _publish(client: KazooClient, flow: str, decided: Adoption, document: FlowDocument) -> None:
     """All documents at once: half of them would never be completed."""
     layout, sync, root = decided.layout, decided.sync, root_of(flow)
     for part in ("draining", "code"):
         client.ensure_path(f"{root}/{part}")
     documents = {
-        "topology": json.dumps(topology).encode(),
+        "topology": FLOW.encode(document),
         "in-sync": InSyncDocument(sync, layout.run, sync.version).to_bytes(),
         **{f"draining/{node}": b"" for node in layout.draining},
     }
     if layout.pause is not None:
-        documents["paused"] = pause_bytes(layout.pause)
+        documents["paused"] = PAUSE.encode(layout.pause)
     if len(layout.generations) > 1:
-        documents["upgrade"] = wish_bytes(layout.generations[-1])
+        documents["upgrade"] = UPGRADE.encode(UpgradeDocument(layout.generations[-1]))
     together = client.transaction()
     for name, data in documents.items():
         # Some of them may have survived the layout.
@@ -100,7 +101,7 @@ def _publish(client: KazooClient, flow: str, decided: Adoption, topology: dict[s
             together.create(f"{root}/{name}", data)
         else:
             together.set_data(f"{root}/{name}", data, version=stat.version)
-    together.create(f"{root}/layout", layout_bytes(layout))
+    together.create(f"{root}/layout", LAYOUT.encode(layout))
     failures = [answer for answer in together.commit() if isinstance(answer, Exception)]
     if any(isinstance(failure, NodeExistsError) for failure in failures):
         raise Refused(f"flow {flow} was adopted by another operator at this moment; see `unbroken status`")

@@ -6,22 +6,22 @@ The wish is a document; the controller makes it part of the layout, by which all
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from unbroken.coordination.documents import pause_bytes, read_pause, root_of
+from unbroken.coordination.documents import PAUSE, read_pause, root_of
 from unbroken.errors import DeadlinePassed, Refused
+from unbroken.observe.status.node import IngressStatus, NodeStatus
 from unbroken.operations.requests import LOOK_S, current_layout
-from unbroken.protocol.ingress.pause import Pause
+from unbroken.protocol.values.pause import Pause
 from unbroken.wording import counted
 
 LONGEST_REASON = 200
 """Characters of a reason: it is part of the layout, and of every answer to a producer."""
 
-States = Sequence[Mapping[str, Any]]
+States = Sequence[NodeStatus]
 
 
 def pause(client: KazooClient, flow: str, reason: str = "") -> tuple[Pause, bool]:
@@ -31,7 +31,7 @@ def pause(client: KazooClient, flow: str, reason: str = "") -> tuple[Pause, bool
         raise Refused(f"a reason is one line of at most {LONGEST_REASON} characters")
     wished = Pause(int(time.time() * 1000), reason)
     try:
-        client.create(f"{root_of(flow)}/paused", pause_bytes(wished))
+        client.create(f"{root_of(flow)}/paused", PAUSE.encode(wished))
     except NodeExistsError:
         return read_pause(client, flow) or wished, False
     return wished, True
@@ -61,30 +61,29 @@ class Settling:
 
     def __call__(self, states: States) -> str | None:
         """What is lacking; None if nothing is."""
-        leader = _leader(states)
-        if leader is None:
+        ingress = _led(states)
+        if ingress is None:
             return "nobody leads the ingress at this moment"
-        ingress = leader["ingress"]
-        resting = {str(state["node"]) for state in states if state.get("ingress", {}).get("reading") is False}
-        unaware = sorted(set(ingress["members"]) - resting)
+        resting = {state.node for state in states if state.ingress is not None and not state.ingress.reading}
+        unaware = sorted(set(ingress.members) - resting)
         if unaware:
             return f"{', '.join(unaware)} may still read the sources"
-        self._pulse = int(ingress["pulse"]) if self._pulse is None else self._pulse
-        left = self._pulse - (int(ingress["pulse"]) - int(ingress["in_flight"]))
+        self._pulse = ingress.pulse if self._pulse is None else self._pulse
+        left = self._pulse - (ingress.pulse - ingress.in_flight)
         if left > 0:
             return f"{counted(left, 'pulse')} on the way"
         if self._last is None:
-            self._last = {stream: _most(states, "outboxes", stream, "last") for stream in _sinks(states)}
-        late = [stream for stream, last in self._last.items() if _most(states, "sinks", stream, "delivered") < last]
+            self._last = {stream: _produced(states, stream) for stream in _sinks(states)}
+        late = [stream for stream, last in self._last.items() if _delivered(states, stream) < last]
         return f"results are on their way to {', '.join(sorted(late))}" if late else None
 
 
 def unread(states: States) -> str | None:
     """What there is to wait for after a pause; None if the sources are read."""
-    leader = _leader(states)
-    if leader is None:
+    leader = next((state for state in states if state.leading), None)
+    if leader is None or leader.ingress is None:
         return "nobody leads the ingress at this moment"
-    return None if leader["ingress"].get("reading") else f"{leader['node']} does not read the sources yet"
+    return None if leader.ingress.reading else f"{leader.node} does not read the sources yet"
 
 
 def wait_until(
@@ -114,15 +113,21 @@ def wait_known(client: KazooClient, flow: str, paused: bool, deadline_s: float) 
         time.sleep(LOOK_S)
 
 
-def _leader(states: States) -> Mapping[str, Any] | None:
-    return next((state for state in states if state.get("ingress", {}).get("leading")), None)
+def _led(states: States) -> IngressStatus | None:
+    """The ingress as its leader reports it."""
+    return next((state.ingress for state in states if state.leading), None)
 
 
 def _sinks(states: States) -> set[str]:
     """The streams that nodes deliver to sinks."""
-    return {str(stream) for state in states for stream in state.get("sinks", {})}
+    return {stream for state in states for stream in state.sinks}
 
 
-def _most(states: States, part: str, stream: str, what: str) -> int:
-    """The highest number that any node says of a stream."""
-    return max((int(s[part][stream][what]) for s in states if stream in s.get(part, {})), default=0)
+def _produced(states: States, stream: str) -> int:
+    """The last unit of a stream that any node has."""
+    return max((state.outboxes[stream].last for state in states if stream in state.outboxes), default=0)
+
+
+def _delivered(states: States, stream: str) -> int:
+    """The last unit of a stream that its sink has, as far as any node knows."""
+    return max((state.sinks[stream].delivered for state in states if stream in state.sinks), default=0)

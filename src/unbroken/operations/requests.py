@@ -14,6 +14,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from unbroken.coordination.documents import read_history, read_layout, read_members, root_of
 from unbroken.errors import DeadlinePassed, Refused
+from unbroken.observe.notices import text_of
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.values.layout import Layout
 from unbroken.wording import counted
@@ -22,7 +23,7 @@ LOOK_S = 0.3
 
 
 @dataclass(frozen=True)
-class Stage:
+class RequestStage:
     """How far something is that was asked for: so many of so many steps."""
 
     what: str
@@ -30,10 +31,10 @@ class Stage:
     total: int = 0
 
 
-Show = Callable[[Stage], None]
+Show = Callable[[RequestStage], None]
 
 
-def _unseen(stage: Stage) -> None:
+def _unseen(stage: RequestStage) -> None:
     """Nobody watches."""
 
 
@@ -91,7 +92,7 @@ def wait_drained(
 
     def done(layout: Layout) -> bool:
         left = len(layout.hosted(node))
-        show(Stage(f"{node} has {counted(left, 'replica')} left", max(0, total - left), total))
+        show(RequestStage(f"{node} has {counted(left, 'replica')} left", max(0, total - left), total))
         return node in layout.draining and not left
 
     watch_layout(client, flow, done, deadline_s, tell, f"{node} to be drained")
@@ -112,7 +113,7 @@ def wait_renewed(
         whole = shard not in layout.short_since and not layout.joining & layout.counted(shard)
         replaced = replica not in layout.placement
         what = f"{shard} is being built again" if replaced else f"{replica} is to be replaced"
-        show(Stage(what, int(replaced) + int(replaced and whole), 2))
+        show(RequestStage(what, int(replaced) + int(replaced and whole), 2))
         return whole and replaced
 
     watch_layout(client, flow, done, deadline_s, tell, f"{shard} to be redundant again")
@@ -126,20 +127,31 @@ def watch_layout(
     tell: Callable[[str], None],
     what: str,
 ) -> None:
-    """Follow the history until the layout is as wanted."""
+    """Follow the history until the layout is as wanted; what the controller reports of that is written with it."""
+    news = _News(client, flow, tell)
     deadline = time.monotonic() + deadline_s
-    told = len(read_history(client, flow))
-    while True:
-        layout = current_layout(client, flow)
-        history = read_history(client, flow)
-        for entry in history[told:]:
-            tell(entry["sentence"])
-        told = len(history)
-        if done(layout):
-            return
+    while not done(current_layout(client, flow)):
+        news.pass_on()
         if time.monotonic() > deadline:
             raise DeadlinePassed(f"waited {deadline_s:.0f} s for {what}; it stays asked for, see `unbroken history`")
         time.sleep(LOOK_S)
+    news.pass_on()
+
+
+class _News:
+    """The entries of a history that came after this was made, each passed on once."""
+
+    def __init__(self, client: KazooClient, flow: str, tell: Callable[[str], None]) -> None:
+        self._client, self._flow, self._tell = client, flow, tell
+        self._known = set(read_history(client, flow))
+
+    def pass_on(self) -> None:
+        history = read_history(self._client, self._flow)
+        for entry in history:
+            if entry not in self._known:
+                self._tell(text_of(entry.notice))
+        # Not how many: a full history loses an old entry with each that is added.
+        self._known = set(history)
 
 
 def current_layout(client: KazooClient, flow: str) -> Layout:

@@ -7,26 +7,38 @@ here. Whether the rows may be skipped is decided in `unbroken.protocol.ingress.s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from unbroken.errors import DeadlinePassed, Refused, UnbrokenError
-from unbroken.protocol.ingress.skip import MemberView, ReaderView, objection, stuck_everywhere
+from unbroken.observe.status.node import NodeState, NodeStatus
+from unbroken.protocol.ingress.skip import (
+    MemberView,
+    ReaderView,
+    SkipRequest,
+    SkipRequestKind,
+    objection,
+    stuck_everywhere,
+)
 from unbroken.protocol.values.ids import StreamId
 from unbroken.protocol.values.layout import INGRESS
 
 LOOK_S = 0.2
 
-States = Sequence[Mapping[str, Any]]
+UNHEARD = (NodeState.SILENT, NodeState.LOST, NodeState.UNREADABLE)
+"""Nodes in these states may host the ingress and have read rows."""
+
+States = Sequence[NodeStatus]
 
 
 class Nodes(Protocol):
     """How the nodes of a flow are asked."""
 
-    def read(self) -> list[dict[str, Any]]: ...
+    def read(self) -> list[NodeStatus]: ...
 
-    def call(self, node: str, action: str, question: dict[str, Any]) -> Any: ...
+    def skip(self, node: str, request: SkipRequest) -> str | None:
+        """Why a node refuses the request; None if that is on its way."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +55,10 @@ class StuckRows:
 def stuck_rows(states: States) -> list[StuckRows]:
     """All rows that nodes of the ingress have yet to read, those of the same source and pulse together."""
     found = [
-        StuckRows(source, int(facts["pulse"]), str(state["node"]), float(facts["seconds"]), str(facts["trouble"]))
+        StuckRows(source, stuck.pulse, state.node, stuck.seconds, stuck.trouble)
         for state in states
-        for source, facts in state.get("ingress", {}).get("stuck", {}).items()
+        if state.ingress is not None
+        for source, stuck in state.ingress.stuck.items()
     ]
     return sorted(found, key=lambda stuck: (stuck.source, stuck.pulse, stuck.node))
 
@@ -64,7 +77,7 @@ def skip(
     """
     deadline = time.monotonic() + deadline_s
     states = nodes.read()
-    sources = {name for state in states for name in state.get("flow", {}).get("sources", [])}
+    sources = {name for state in states if state.flow is not None for name in state.flow.sources}
     if source not in sources:
         raise Refused(f"there is no source {source!r}; the flow has {', '.join(sorted(sources)) or 'none'}")
     _refuse(stuck_everywhere(_members(states, source), _placed(states), pulse))
@@ -88,19 +101,18 @@ def _refuse(why: str | None) -> None:
 
 def _placed(states: States) -> set[str]:
     """The nodes that host the ingress, also those that do not answer."""
-    leading = [state for state in states if state.get("ingress", {}).get("leading")]
-    members = {str(node) for state in leading for node in state["ingress"]["members"]}
-    silent = {str(state["node"]) for state in states if "ingress" not in state and state["state"] in ("silent", "lost")}
-    return members | silent | {str(state["node"]) for state in states if "ingress" in state}
+    found = {state.node: state.ingress for state in states if state.ingress is not None}
+    members = {node for ingress in found.values() if ingress.leading for node in ingress.members}
+    return members | set(found) | {state.node for state in states if state.state in UNHEARD}
 
 
 def _members(states: States, source: str) -> list[MemberView]:
     out = []
     for state in states:
-        if "ingress" in state:
-            facts = state["ingress"].get("stuck", {}).get(source)
-            at = (None, 0) if facts is None else (int(facts["pulse"]), int(facts["held"]))
-            out.append(MemberView(str(state["node"]), *at))
+        if state.ingress is not None:
+            stuck = state.ingress.stuck.get(source)
+            at = (None, 0) if stuck is None else (stuck.pulse, stuck.held)
+            out.append(MemberView(state.node, *at))
     return out
 
 
@@ -108,13 +120,13 @@ def _readers(states: States, source: str) -> list[ReaderView]:
     """What consumers have of the streams of a source, against what the members of the ingress have made of them."""
     made: dict[str, int] = {}
     for state in states:
-        for stream, box in state.get("outboxes", {}).items() if "ingress" in state else ():
-            made[stream] = max(made.get(stream, 0), int(box["last"]))
+        for stream, box in state.outboxes.items() if state.ingress is not None else ():
+            made[stream] = max(made.get(stream, 0), box.last)
     return [
-        ReaderView(str(replica["replica"]), int(has), made.get(stream, 0))
+        ReaderView(replica.replica, has, made.get(stream, 0))
         for state in states
-        for replica in state.get("replicas", [])
-        for stream, has in replica.get("inputs", {}).items()
+        for replica in state.replicas
+        for stream, has in replica.inputs.items()
         if StreamId.parse(stream).producer.part == source
     ]
 
@@ -132,20 +144,19 @@ def _passed(states: States, source: str, pulse: int) -> bool | None:
     return True if members and all(m.pulse is None or m.pulse > pulse for m in members) else None
 
 
-def _ask(nodes: Nodes, deadline: float, kind: str, source: str, pulse: int, hold: int = 0) -> None:
+def _ask(nodes: Nodes, deadline: float, kind: SkipRequestKind, source: str, pulse: int, hold: int = 0) -> None:
     """Ask whoever leads the ingress, which may change while this goes on."""
-    question = {"kind": kind, "source": source, "pulse": pulse, "hold": hold}
     why = f"no node leads {INGRESS.part} at this moment"
     while time.monotonic() < deadline:
-        leader = next((str(s["node"]) for s in nodes.read() if s.get("ingress", {}).get("leading")), None)
+        leader = next((state.node for state in nodes.read() if state.leading), None)
         if leader is not None:
             try:
-                answer = nodes.call(leader, "wish", question)
+                answer = nodes.skip(leader, SkipRequest(kind, source, pulse, hold))
             except UnbrokenError as error:
                 answer = str(error)
             if answer is None:
                 return
-            why = str(answer)
+            why = answer
         time.sleep(LOOK_S)
     raise DeadlinePassed(f"the ingress did not take the wish to {kind} the rows: {why}; try again")
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError
 
-from unbroken.coordination.documents import read_members, read_upgrade, root_of, wish_bytes
+from unbroken.coordination.documents import UPGRADE, UpgradeDocument, read_members, read_upgrade, root_of
 from unbroken.errors import FlowError, Problem, Refused, UnbrokenError
 from unbroken.flow.dataflow import Dataflow
-from unbroken.flow.plan import build_topology, load_text
+from unbroken.flow.loading import load_text
+from unbroken.flow.plan import build_topology
 from unbroken.flow.program import Program, declares_the_same, differences, replaced_segments
 from unbroken.node.replicas.programs import known_generations, read_program, write_program
-from unbroken.operations.requests import Show, Stage, current_layout, watch_layout
+from unbroken.observe.notices import text_of
+from unbroken.operations.requests import RequestStage, Show, current_layout, watch_layout
 from unbroken.protocol.values.ids import generation_of
 from unbroken.protocol.values.layout import Layout
 
@@ -53,7 +55,7 @@ def propose(client: KazooClient, flow: str, file: Path) -> Program:
         raise Refused(f"{file} does not differ from generation {running.generation}, which runs already")
     program = running.followed_by(after, str(file.resolve()), text, generation, replaced)
     write_program(client, flow, program)
-    path, wish = f"{root_of(flow)}/upgrade", wish_bytes(generation)
+    path, wish = f"{root_of(flow)}/upgrade", UPGRADE.encode(UpgradeDocument(generation))
     try:
         client.create(path, wish)
     except NodeExistsError:
@@ -95,19 +97,19 @@ def wait_upgraded(
     """Follow the history until ``generation`` has taken over; raises UnbrokenError if it is refused."""
 
     def done(layout: Layout) -> bool:
-        refused = read_upgrade(client, flow).get("refused")
+        refused = read_upgrade(client, flow).refused
         if refused is not None:
-            raise UnbrokenError(refused)
+            raise UnbrokenError(text_of(refused))
         show(_stage(layout, generation))
         return layout.generations == (generation,)
 
     watch_layout(client, flow, done, deadline_s, tell, f"generation {generation} to take over")
 
 
-def _stage(layout: Layout, generation: int) -> Stage:
+def _stage(layout: Layout, generation: int) -> RequestStage:
     """How many replicas with the code that comes are ready; the last step is that its results count."""
     coming = [replica for replica in layout.placement if generation_of(replica.shard.part) == generation]
     ready = [replica for replica in coming if replica not in layout.joining]
     counts = layout.generation == generation
     what = "takes over" if counts else f"has {len(ready)} replicas ready"
-    return Stage(f"generation {generation} {what}", len(ready) + counts, len(coming) + 1)
+    return RequestStage(f"generation {generation} {what}", len(ready) + counts, len(coming) + 1)

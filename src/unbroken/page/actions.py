@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,14 +19,13 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from unbroken.errors import Refused, Unreachable
 from unbroken.operations import requests as operations
-from unbroken.page.processes import LocalProcesses
 from unbroken.protocol.values.ids import NodeId, ShardId
 
 TOKEN_HEADER = "x-unbroken-token"
 
 
 @dataclass(frozen=True)
-class Wish:
+class ActionRequest:
     """What somebody asks for: an action, and what it is to be done to."""
 
     action: str
@@ -34,7 +33,7 @@ class Wish:
     shard: str = ""
 
     @classmethod
-    def from_json(cls, action: str, value: object) -> Wish:
+    def from_json(cls, action: str, value: object) -> ActionRequest:
         """UnbrokenError if it is not one."""
         if not isinstance(value, Mapping):
             raise Refused('an action is told what to do as a JSON object, such as {"node": "node-2"}')
@@ -51,11 +50,30 @@ class Actions(Protocol):
     def offered(self) -> tuple[str, ...]:
         """The names of the actions that there are."""
 
-    def do(self, wish: Wish) -> str:
+    def do(self, wish: ActionRequest) -> str:
         """Do it, and say what was done; UnbrokenError if it cannot be done."""
 
 
-class Door:
+class NodeFaults(Protocol):
+    """What a page that may do harm does to nodes of this host; each fault gives the number of the node's process."""
+
+    def local(self) -> Collection[NodeId]:
+        """The nodes that it can be done to."""
+
+    def frozen(self) -> Collection[NodeId]:
+        """Those that are stopped at this moment."""
+
+    def kill(self, node: NodeId) -> int: ...
+
+    def freeze(self, node: NodeId) -> int: ...
+
+    def thaw(self, node: NodeId) -> int: ...
+
+    def close(self) -> None:
+        """Let what was frozen continue."""
+
+
+class TokenCheck:
     """Lets in who knows the token. The comparison takes as long for any other word."""
 
     def __init__(self, token: str) -> None:
@@ -74,49 +92,49 @@ class NoActions:
     def offered(self) -> tuple[str, ...]:
         return ()
 
-    def do(self, wish: Wish) -> str:
+    def do(self, wish: ActionRequest) -> str:
         raise Refused(f"there is no action {wish.action!r} here")
 
 
 class FlowActions:
     """Actions on a real flow; one at a time, because each decides by what it has just read."""
 
-    def __init__(self, client: KazooClient, flow: str, processes: LocalProcesses | None = None) -> None:
+    def __init__(self, client: KazooClient, flow: str, faults: NodeFaults | None = None) -> None:
         self._client = client
         self._flow = flow
         self._lock = threading.Lock()
-        self._deeds: dict[str, Callable[[Wish], str]] = {
+        self._deeds: dict[str, Callable[[ActionRequest], str]] = {
             "drain": self._drain,
             "undrain": self._undrain,
             "reinit": self._reinit,
         }
-        if processes is not None:
+        if faults is not None:
             self._deeds |= {
-                "kill": lambda wish: f"{wish.node} was killed (process {processes.kill(wish.node)})",
-                "freeze": lambda wish: f"{wish.node} is frozen (process {processes.freeze(wish.node)})",
-                "thaw": lambda wish: f"{wish.node} goes on (process {processes.thaw(wish.node)})",
+                "kill": lambda wish: f"{wish.node} was killed (process {faults.kill(wish.node)})",
+                "freeze": lambda wish: f"{wish.node} is frozen (process {faults.freeze(wish.node)})",
+                "thaw": lambda wish: f"{wish.node} continues (process {faults.thaw(wish.node)})",
             }
 
     @property
     def offered(self) -> tuple[str, ...]:
         return tuple(self._deeds)
 
-    def do(self, wish: Wish) -> str:
+    def do(self, wish: ActionRequest) -> str:
         deed = self._deeds.get(wish.action)
         if deed is None:
             raise Refused(f"there is no action {wish.action!r} here; there are: {', '.join(self._deeds)}")
         with self._lock:
             return deed(wish)
 
-    def _drain(self, wish: Wish) -> str:
+    def _drain(self, wish: ActionRequest) -> str:
         self._ask(lambda: operations.drain(self._client, self._flow, wish.node))
         return f"{wish.node} is to be left; it can be stopped when nothing is on it any more"
 
-    def _undrain(self, wish: Wish) -> str:
+    def _undrain(self, wish: ActionRequest) -> str:
         self._ask(lambda: operations.undo_drain(self._client, self._flow, wish.node))
         return f"{wish.node} may be used again"
 
-    def _reinit(self, wish: Wish) -> str:
+    def _reinit(self, wish: ActionRequest) -> str:
         try:
             shard = ShardId.parse(wish.shard)
         except ValueError:

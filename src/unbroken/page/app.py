@@ -19,8 +19,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from unbroken.errors import UnbrokenError
-from unbroken.page.actions import TOKEN_HEADER, Actions, Door, Wish
-from unbroken.page.feed import Feed, Known
+from unbroken.page.actions import TOKEN_HEADER, ActionRequest, Actions, TokenCheck
+from unbroken.page.feed import Known, PageFeed
 from unbroken.page.guards import Guarded, is_same_origin
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ ACTION_DEADLINE_S = 15.0
 MOST_BODY = 4_096
 
 
-def make_app(feed: Feed, actions: Actions, door: Door, names: Collection[str] = ()) -> Starlette:
+def make_app(feed: PageFeed, actions: Actions, door: TokenCheck, names: Collection[str] = ()) -> Starlette:
     """The application. ``names`` are those that the host is known by beside its addresses."""
     front = _Front(feed, actions, door)
     return Starlette(
@@ -52,7 +52,7 @@ def make_app(feed: Feed, actions: Actions, door: Door, names: Collection[str] = 
 
 
 class _Front:
-    def __init__(self, feed: Feed, actions: Actions, door: Door) -> None:
+    def __init__(self, feed: PageFeed, actions: Actions, door: TokenCheck) -> None:
         self._feed = feed
         self._actions = actions
         self._door = door
@@ -81,7 +81,7 @@ class _Front:
         if not self._door.opens_to(request.headers.get(TOKEN_HEADER, "")):
             return _refusal(401, "the token is missing or wrong")
         try:
-            wish = Wish.from_json(request.path_params["action"], json.loads(await _body(request)))
+            wish = ActionRequest.from_json(request.path_params["action"], json.loads(await _body(request)))
         except (UnbrokenError, ValueError) as error:
             return _refusal(400, str(error))
         try:
@@ -98,7 +98,7 @@ class _Front:
 class EventStream(Response):
     """Updates as server-sent events: the newest whenever there is one, and a sign of life if there is none for long."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: PageFeed) -> None:
         super().__init__(media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         loop = asyncio.get_running_loop()

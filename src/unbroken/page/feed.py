@@ -7,7 +7,6 @@ never samples: it is given the newest document and all samples since the one it 
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -16,13 +15,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+from msgspec import Raw
+
 from unbroken.errors import UnbrokenError
+from unbroken.observe.status.notices import reported_notice
+from unbroken.page.chronicle import Chronicle, marks_of
+from unbroken.page.document import HistoryEntry, PageFacts, PageUpdate
 from unbroken.page.redundancy import RedundancyWatch
 from unbroken.page.replicas import replica_views
-from unbroken.page.sentences import Chronicle, kind_of, marks_of
-from unbroken.page.series import Sample, Series, columns
-from unbroken.page.snapshot import Sentence, Snapshot
+from unbroken.page.series import FlowSample, Series, columns
+from unbroken.page.snapshot import FlowSnapshot
 from unbroken.page.view import document
+from unbroken.protocol.values.notices import Reported
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +39,20 @@ MOST_VIEWERS = 64
 TIMINGS = 600
 """Updates whose cost is remembered."""
 
+NO_FACTS = PageFacts()
+
+
+@dataclass(frozen=True)
+class FlowStory:
+    """The history and its marks, encoded; ``number`` counts the changes."""
+
+    number: int
+    marks: Raw
+    history: Raw
+
+
+NOTHING_YET = FlowStory(0, Raw(b"[]"), Raw(b"[]"))
+
 
 @dataclass(frozen=True)
 class Update:
@@ -43,10 +62,10 @@ class Update:
     """
 
     number: int
-    text: str
-    samples: tuple[Sample, ...]
-    story: str
-    story_number: int
+    view: Raw
+    page: Raw
+    samples: tuple[FlowSample, ...]
+    story: FlowStory
 
     def since(self, known: Known) -> tuple[str, Known]:
         """The update as JSON, for somebody who knows as much, and what that one knows then."""
@@ -54,10 +73,17 @@ class Update:
         first = self.samples[0].number if self.samples else 1
         whole = known.sample == 0 or known.sample > last or known.sample < first - 1
         wanted = self.samples if whole else [sample for sample in self.samples if sample.number > known.sample]
-        parts = [f'"number":{self.number},"whole":{json.dumps(whole)},"samples":{_json(columns(wanted))}']
-        if known.story != self.story_number:
-            parts.append(self.story)
-        return f"{{{','.join([*parts, self.text])}}}", Known(self.number, last, self.story_number)
+        lacks = known.story != self.story.number
+        update = PageUpdate(
+            number=self.number,
+            whole=whole,
+            samples=columns(wanted),
+            view=self.view,
+            page=self.page,
+            marks=self.story.marks if lacks else None,
+            history=self.story.history if lacks else None,
+        )
+        return msgspec.json.encode(update).decode(), Known(self.number, last, self.story.number)
 
 
 @dataclass(frozen=True)
@@ -72,7 +98,7 @@ class Known:
 class Viewer:
     """Somebody who watches. ``wake`` is called from the feed's thread when there is something to take."""
 
-    def __init__(self, feed: Feed, wake: Callable[[], None]) -> None:
+    def __init__(self, feed: PageFeed, wake: Callable[[], None]) -> None:
         self._feed = feed
         self._wake = wake
         self.ended = False
@@ -89,7 +115,7 @@ class Viewer:
         self._feed.leave(self)
 
 
-class Feed:
+class PageFeed:
     """Looks at a flow and makes updates of what it sees.
 
     Parameters
@@ -97,20 +123,20 @@ class Feed:
     look
         Gives a snapshot; called by one thread, and may take its time. An error is shown on the page, with what was
         seen last.
-    extra
-        Facts that go with every update as they are, such as which actions are possible.
+    facts
+        What goes with every update as it is, such as which actions are possible.
     """
 
     def __init__(
         self,
-        look: Callable[[], Snapshot],
-        extra: Callable[[], dict[str, Any]] = dict,
+        look: Callable[[], FlowSnapshot],
+        facts: PageFacts = NO_FACTS,
         *,
         period_s: float = PERIOD_S,
         idle_period_s: float = IDLE_PERIOD_S,
     ) -> None:
         self._look = look
-        self._extra = extra
+        self._facts = _encoded(facts)
         self._period_s = period_s
         self._idle_period_s = idle_period_s
         self._lock = threading.Lock()
@@ -122,11 +148,10 @@ class Feed:
         self._chronicle = Chronicle()
         self._series = Series()
         self._redundancy = RedundancyWatch()
-        self._last: Snapshot | None = None
+        self._last: FlowSnapshot | None = None
         self._number = 0
-        self._told: list[Sentence] = []
-        self._story = ""
-        self._story_number = 0
+        self._told: list[Reported] = []
+        self._story = NOTHING_YET
         self.latest: Update | None = None
         self.timings_ms: deque[float] = deque(maxlen=TIMINGS)
         self.cpu_ms: deque[float] = deque(maxlen=TIMINGS)
@@ -175,34 +200,30 @@ class Feed:
         self._chronicle.look(snapshot)
         self._series.look(snapshot)
         views = replica_views(snapshot)
-        sentences = self._chronicle.sentences
-        redundancy = self._redundancy.look(snapshot, views, sentences)
-        self._write_story(sentences)
-        shown = {"view": document(snapshot, redundancy, views), **self._extra()}
-        text = _json(shown)[1:-1]
+        reports = self._chronicle.reports
+        redundancy = self._redundancy.look(snapshot, views, reports)
+        self._write_story(reports)
+        view = _encoded(document(snapshot, redundancy, views))
         self._number += 1
-        self.latest = Update(self._number, text, tuple(self._series.samples), self._story, self._story_number)
+        self.latest = Update(self._number, view, self._facts, tuple(self._series.samples), self._story)
         self.timings_ms.append((time.perf_counter() - began) * 1000)
         self.cpu_ms.append((time.thread_time() - spent) * 1000)
         return self.latest
 
-    def _write_story(self, sentences: list[Sentence]) -> None:
+    def _write_story(self, reports: list[Reported]) -> None:
         """Write the history down, if it has changed."""
-        if self._story_number and sentences is self._told:
+        if self._story.number and reports is self._told:
             return
-        self._told = sentences
-        self._story_number += 1
-        marks = [
-            {"time_ms": mark.time_ms, "kind": mark.kind.value, "texts": list(mark.texts)}
-            for mark in marks_of(sentences)
-        ]
-        history = [
-            {"time_ms": one.time_ms, "node": one.node, "text": one.text, "kind": kind_of(one.text).value}
-            for one in sentences
-        ]
-        self._story = f'"marks":{_json(marks)},"history":{_json(history)}'
+        self._told = reports
+        entries = [self._entry(one) for one in reports]
+        self._story = FlowStory(self._story.number + 1, _encoded(marks_of(reports)), _encoded(entries))
 
-    def _seen(self) -> Snapshot:
+    def _entry(self, reported: Reported) -> HistoryEntry:
+        found = reported_notice(reported)
+        named = found.node == self._chronicle.page or found.node in found.fields.values()
+        return HistoryEntry(**{name: getattr(found, name) for name in found.__struct_fields__}, named=named)
+
+    def _seen(self) -> FlowSnapshot:
         try:
             self._last = self._look()
             return self._last
@@ -211,7 +232,7 @@ class Feed:
             if not isinstance(error, UnbrokenError):
                 log.exception("the flow cannot be looked at")
             what = (str(error).splitlines() or [type(error).__name__])[0]
-            last = self._last or Snapshot(0, "")
+            last = self._last or FlowSnapshot(0, "")
             return replace(last, time_ms=int(time.time() * 1000), trouble=what)
 
     def _work(self) -> None:
@@ -243,5 +264,5 @@ class Feed:
             return not self._closed
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+def _encoded(value: Any) -> Raw:
+    return Raw(msgspec.json.encode(value))

@@ -16,7 +16,7 @@ Edge = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Place:
+class BoxPosition:
     column: int
     row: int
 
@@ -25,8 +25,8 @@ class Place:
 class Picture:
     """Places of all boxes, and of the ``lanes`` by which edges pass the columns between their ends."""
 
-    places: Mapping[str, Place]
-    lanes: Mapping[Edge, Sequence[Place]]
+    places: Mapping[str, BoxPosition]
+    lanes: Mapping[Edge, Sequence[BoxPosition]]
 
 
 def arranged(sources: Sequence[str], segments: Sequence[str], sinks: Sequence[str], edges: Sequence[Edge]) -> Picture:
@@ -51,7 +51,7 @@ def arranged(sources: Sequence[str], segments: Sequence[str], sinks: Sequence[st
         forwards = sweep % 2 == 0
         for place in sorted(ordered, reverse=not forwards):
             _arrange(ordered[place], before if forwards else after, ordered)
-    found = {part: Place(place, row) for place, parts in ordered.items() for row, part in enumerate(parts)}
+    found = {part: BoxPosition(place, row) for place, parts in ordered.items() for row, part in enumerate(parts)}
     boxes = {part: place for part, place in found.items() if part in column}
     return Picture(boxes, {edge: [found[stop] for stop in way[1:-1]] for edge, way in ways.items() if len(way) > 2})
 

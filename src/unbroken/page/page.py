@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from unbroken import __version__
-from unbroken.page.actions import Actions, Door, FlowActions
+from unbroken.coordination.documents import Member
+from unbroken.page.actions import Actions, FlowActions, NodeFaults, TokenCheck
 from unbroken.page.app import make_app
-from unbroken.page.feed import Feed
-from unbroken.page.processes import LocalProcesses
+from unbroken.page.document import PageFacts
+from unbroken.page.feed import PageFeed
 from unbroken.page.reader import FlowReader
 from unbroken.page.server import PageServer
-from unbroken.page.snapshot import Snapshot
+from unbroken.page.snapshot import FlowSnapshot
+from unbroken.protocol.values.ids import NodeId
 
 if TYPE_CHECKING:
     from unbroken.local.launcher import LocalCluster
+
+
+Members = Callable[[], Mapping[NodeId, Member]]
+"""The nodes of a flow at this moment."""
 
 
 @dataclass(frozen=True)
 class PageOptions:
     """Where a page is served and what it may do.
 
-    ``names`` are further ones that browsers reach it by, ``demo`` lets it kill and freeze nodes of this host, and
-    ``token_hint`` tells whoever wants to do something where the token is found.
+    ``names`` are further ones that browsers reach it by, ``faults`` makes what kills and freezes nodes of this host
+    for demonstrations, and ``token_hint`` says where the token is found.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
     names: tuple[str, ...] = ()
-    demo: bool = False
+    faults: Callable[[Members], NodeFaults] | None = None
     token_hint: str = ""
 
 
@@ -44,7 +50,7 @@ class Page:
 
     def __init__(
         self,
-        look: Callable[[], Snapshot],
+        look: Callable[[], FlowSnapshot],
         actions: Actions,
         token: str,
         options: PageOptions,
@@ -52,14 +58,13 @@ class Page:
         simulated: bool = False,
         closing: Callable[[], None] = lambda: None,
     ) -> None:
-        facts = {
-            "actions": list(actions.offered),
-            "simulated": simulated,
-            "token_hint": options.token_hint,
-            "version": __version__,
-        }
-        self.feed = Feed(look, lambda: {"page": facts})
-        self._server = PageServer(make_app(self.feed, actions, Door(token), options.names), options.host, options.port)
+        facts = PageFacts(
+            actions=tuple(actions.offered), simulated=simulated, token_hint=options.token_hint, version=__version__
+        )
+        self.feed = PageFeed(look, facts)
+        self._server = PageServer(
+            make_app(self.feed, actions, TokenCheck(token), options.names), options.host, options.port
+        )
         self._closing = closing
 
     @property
@@ -104,18 +109,18 @@ def page_of_run(cluster: LocalCluster, options: PageOptions) -> Page:
 
 
 def _page(reader: FlowReader, token: str, options: PageOptions) -> Page:
-    processes: LocalProcesses | None = None
-    if options.demo:
-        reader.processes = processes = LocalProcesses(lambda: reader.members)
+    faults: NodeFaults | None = None
+    if options.faults is not None:
+        reader.processes = faults = options.faults(lambda: reader.members)
 
     def close() -> None:
         with contextlib.ExitStack() as stack:
             stack.callback(reader.close)
-            if processes is not None:
-                stack.callback(processes.close)
+            if faults is not None:
+                stack.callback(faults.close)
 
     try:
-        actions = FlowActions(reader.client, reader.flow, processes)
+        actions = FlowActions(reader.client, reader.flow, faults)
         return Page(reader.look, actions, token, options, closing=close)
     except BaseException:
         close()

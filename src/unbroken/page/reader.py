@@ -7,21 +7,22 @@ away the last that it said is shown, with the nodes that answer.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from unbroken.coordination.directory import Directory
-from unbroken.coordination.documents import Member, Suspicion, connect, root_of
-from unbroken.observe.status_reader import StatusReader
-from unbroken.page.snapshot import Sentence, Snapshot
+from unbroken.coordination.documents import Member, Suspicion, connect, reported_from, root_of
+from unbroken.observe.status.node import NodeStatus
+from unbroken.observe.status.reader import StatusReader
+from unbroken.page.snapshot import FlowSnapshot
 from unbroken.protocol.values.ids import NodeId
+from unbroken.protocol.values.notices import Reported
 from unbroken.security.sealing import ForgedDocument
 
 SESSION_S = 10.0
@@ -63,7 +64,7 @@ class FlowReader:
         flow: str,
         token: str,
         *,
-        ask: Callable[[], list[dict[str, Any]]] | None = None,
+        ask: Callable[[], list[NodeStatus]] | None = None,
         deadline_s: float = 20.0,
     ) -> None:
         self.flow = flow
@@ -87,12 +88,12 @@ class FlowReader:
         """The members of the flow as ZooKeeper said last."""
         return self._directory.members
 
-    def look(self) -> Snapshot:
+    def look(self) -> FlowSnapshot:
         if self._ask is not None:
             self._directory.refresh()
         states = self._ask() if self._ask is not None else self._reader_states()
         self._documents.read()
-        return Snapshot(
+        return FlowSnapshot(
             time_ms=int(time.time() * 1000),
             flow=self.flow,
             states=tuple(states),
@@ -104,7 +105,7 @@ class FlowReader:
             frozen=frozenset(self.processes.frozen()),
         )
 
-    def _reader_states(self) -> list[dict[str, Any]]:
+    def _reader_states(self) -> list[NodeStatus]:
         assert self._reader is not None
         return self._reader.read()
 
@@ -131,9 +132,9 @@ class Documents:
     def __init__(self, client: KazooClient, flow: str) -> None:
         self._client = client
         self._root = root_of(flow)
-        self._entries: dict[str, Sentence] = {}
+        self._entries: dict[str, Reported | None] = {}
         self.suspicions: tuple[Suspicion, ...] = ()
-        self.history: tuple[Sentence, ...] = ()
+        self.history: tuple[Reported, ...] = ()
 
     def read(self) -> bool:
         """Read what has changed; False if ZooKeeper does not answer in time."""
@@ -155,11 +156,11 @@ class Documents:
         known = {name: self._entries[name] for name in names if name in self._entries}
         found = self._get("history", [name for name in names if name not in known], deadline)
         for name, data in found.items():
-            value = json.loads(data)
-            known[name] = Sentence(int(value["time_ms"]), str(value["node"]), str(value["sentence"]))
+            known[name] = reported_from(name, data)
         if found or len(known) != len(self._entries):
             self._entries = known
-            self.history = tuple(known[name] for name in sorted(known))
+            entries = (known[name] for name in sorted(known))
+            self.history = tuple(entry for entry in entries if entry is not None)
 
     def _children(self, part: str, deadline: float) -> dict[str, bytes]:
         return self._get(part, self._names(part, deadline), deadline)

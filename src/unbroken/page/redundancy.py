@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from unbroken.page.replicas import WELL, ReplicaView
-from unbroken.page.sentences import restored_ms
-from unbroken.page.snapshot import Sentence, Snapshot
+from unbroken.observe.status.flow import ShortShard
+from unbroken.page.chronicle import restored_ms
+from unbroken.page.document import RedundancyView, ReplicaView
+from unbroken.page.replicas import WELL
+from unbroken.page.snapshot import FlowSnapshot
 from unbroken.protocol.values.ids import NodeId
+from unbroken.protocol.values.notices import Reported
 
 
 @dataclass(frozen=True)
-class Shortage:
-    """A shard with fewer replicas than it should have.
-
-    ``there`` of the ``wanted`` replicas count and are well, ``joining`` ones are on their way, ``missing`` ones have no
-    place yet.
-    """
-
-    shard: str
-    wanted: int
-    there: int
-    joining: int
-    missing: int
-    since_ms: int | None
-
-
-@dataclass(frozen=True)
-class Redundancy:
+class FlowRedundancy:
     """``whole`` is None while it is not known. ``needed`` are the nodes without which a shard would have nobody,
     ``single`` the shards that are to have one replica only."""
 
     whole: bool | None
     since_ms: int | None
-    shards: tuple[Shortage, ...] = ()
+    shards: tuple[ShortShard, ...] = ()
     needed: tuple[NodeId, ...] = ()
     single: tuple[str, ...] = ()
 
-    def of(self, shard: str) -> Shortage | None:
+    def of(self, shard: str) -> ShortShard | None:
         return next((short for short in self.shards if short.shard == shard), None)
 
     @property
@@ -66,14 +52,14 @@ class Redundancy:
         verb = "is" if len(self.single) == 1 else "are"
         return f" {_some(self.single)} {verb} to have no second one." if self.whole else ""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "whole": self.whole,
-            "since_ms": self.since_ms,
-            "sentence": self.sentence,
-            "needed": list(self.needed),
-            "shards": [asdict(short) for short in self.shards],
-        }
+    def view(self) -> RedundancyView:
+        return RedundancyView(
+            whole=self.whole,
+            since_ms=self.since_ms,
+            sentence=self.sentence,
+            needed=self.needed,
+            shards=self.shards,
+        )
 
 
 @dataclass
@@ -88,10 +74,10 @@ class RedundancyWatch:
     _since_ms: int | None = None
     _short_ms: dict[str, int] = field(default_factory=dict)
 
-    def look(self, snapshot: Snapshot, views: Sequence[ReplicaView], history: Sequence[Sentence]) -> Redundancy:
+    def look(self, snapshot: FlowSnapshot, views: Sequence[ReplicaView], history: Sequence[Reported]) -> FlowRedundancy:
         wanted = _wanted(snapshot)
         if not wanted:
-            return Redundancy(None, None)
+            return FlowRedundancy(None, None)
         shards = self._shortages(snapshot, views, wanted)
         whole = not shards
         if whole != self._whole:
@@ -101,15 +87,15 @@ class RedundancyWatch:
         if not whole:
             self._since_ms = min([s.since_ms for s in shards if s.since_ms is not None], default=self._since_ms)
         single = tuple(shard for shard, (count, _) in wanted.items() if count == 1)
-        return Redundancy(whole, self._since_ms, tuple(shards), _needed(views, wanted), single)
+        return FlowRedundancy(whole, self._since_ms, tuple(shards), _needed(views, wanted), single)
 
     def _shortages(
-        self, snapshot: Snapshot, views: Sequence[ReplicaView], wanted: dict[str, tuple[int, int | None]]
-    ) -> list[Shortage]:
+        self, snapshot: FlowSnapshot, views: Sequence[ReplicaView], wanted: dict[str, tuple[int, int | None]]
+    ) -> list[ShortShard]:
         placed: dict[str, list[ReplicaView]] = {}
         for view in views:
             placed.setdefault(view.shard, []).append(view)
-        out: list[Shortage] = []
+        out: list[ShortShard] = []
         for shard, (count, noted_ms) in wanted.items():
             found = placed.get(shard, [])
             there = sum(1 for view in found if view.look in WELL)
@@ -119,20 +105,28 @@ class RedundancyWatch:
             seen_ms = self._short_ms.setdefault(shard, snapshot.time_ms)
             joining = sum(1 for view in found if view.look == "joining")
             since_ms = seen_ms if noted_ms is None else min(noted_ms, seen_ms)
-            out.append(Shortage(shard, count, there, joining, max(0, count - len(found)), since_ms))
+            out.append(
+                ShortShard(
+                    shard=shard,
+                    wanted=count,
+                    there=there,
+                    joining=joining,
+                    missing=max(0, count - len(found)),
+                    since_ms=since_ms,
+                )
+            )
         self._short_ms = {shard: since for shard, since in self._short_ms.items() if shard in wanted}
         return out
 
 
-def _wanted(snapshot: Snapshot) -> dict[str, tuple[int, int | None]]:
+def _wanted(snapshot: FlowSnapshot) -> dict[str, tuple[int, int | None]]:
     """How many replicas each shard should have, and since when the controller has found it short."""
-    told = [state for state in snapshot.states if "redundancy" in state]
-    newest = max(told, key=lambda state: int(state.get("layout_version", 0)), default=None)
+    newest = snapshot.newest
     if newest is None:
         return {}
     layout = snapshot.layout
     short = {} if layout is None else {str(shard): since for shard, since in layout.short_since.items()}
-    return {shard: (int(facts["wanted"]), short.get(shard)) for shard, facts in newest["redundancy"].items()}
+    return {shard: (facts.wanted, short.get(shard)) for shard, facts in newest.redundancy.items()}
 
 
 def _needed(views: Sequence[ReplicaView], wanted: dict[str, tuple[int, int | None]]) -> tuple[NodeId, ...]:

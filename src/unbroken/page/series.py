@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from unbroken.page.snapshot import Snapshot
+from unbroken.observe.status.node import ReplicaStatus
+from unbroken.page.snapshot import FlowSnapshot
 from unbroken.protocol.values.ids import ReplicaId, ShardId
 
 SAMPLES = 1_800
@@ -29,7 +29,7 @@ FIELDS = ("rows_per_s", "units_per_s", "latency_p50_ms", "latency_p99_ms", "gap_
 
 
 @dataclass(frozen=True)
-class Sample:
+class FlowSample:
     """A flow at one moment.
 
     ``rows_per_s`` come in at the sources, ``units_per_s`` of results go to sinks. ``gap_ms`` is since when nobody
@@ -80,7 +80,7 @@ class Series:
     Invariant: numbers of samples go up by one, times never go back, and there are no more than ``SAMPLES`` of them.
     """
 
-    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    samples: deque[FlowSample] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     _number: int = 0
     _time_ms: int | None = None
     _rows: _Rate = field(default_factory=lambda: _Rate())
@@ -89,7 +89,7 @@ class Series:
     _done: int = 0
     _latencies: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=LATENCIES))
 
-    def look(self, snapshot: Snapshot) -> Sample | None:
+    def look(self, snapshot: FlowSnapshot) -> FlowSample | None:
         """Take a sample; None if time has not gone on since the last one."""
         now_ms = snapshot.time_ms
         if self._time_ms is not None and now_ms <= self._time_ms:
@@ -98,12 +98,12 @@ class Series:
         self._forget(snapshot)
         rows_per_s = self._rate_of_rows(snapshot)
         units_per_s = self._follow_results(facts, now_ms, paused=snapshot.pause is not None)
-        lags = {shard: [float(f["lag_ms"]) for f in found if "lag_ms" in f] for shard, found in facts.items()}
+        lags = {shard: [f.lag_ms for f in found if f.lag_ms is not None] for shard, found in facts.items()}
         known = [values for values in lags.values() if values]
         self._number += 1
         self._time_ms = now_ms
         latency = self._percentiles(now_ms)
-        sample = Sample(
+        sample = FlowSample(
             self._number,
             now_ms,
             rows_per_s,
@@ -117,7 +117,7 @@ class Series:
         self.samples.append(sample)
         return sample
 
-    def after(self, number: int) -> list[Sample]:
+    def after(self, number: int) -> list[FlowSample]:
         """The samples behind one that somebody has; all of them, if that one is not known here."""
         if number > self._number:
             return list(self.samples)
@@ -129,13 +129,13 @@ class Series:
         times = [sample.time_ms for sample in self.samples]
         assert times == sorted(times), "time goes back"
 
-    def _rate_of_rows(self, snapshot: Snapshot) -> float | None:
+    def _rate_of_rows(self, snapshot: FlowSnapshot) -> float | None:
         """Every member of the ingress counts all rows since the flow began: the one who has read most is right."""
-        counted = [int(state["ingress"]["rows"]) for state in snapshot.states if "ingress" in state]
+        counted = [state.ingress.rows for state in snapshot.states if state.ingress is not None]
         return self._rows.of(snapshot.time_ms, max(counted)) if counted else None
 
     def _follow_results(
-        self, facts: Mapping[ShardId, list[Mapping[str, Any]]], now_ms: int, *, paused: bool
+        self, facts: Mapping[ShardId, list[ReplicaStatus]], now_ms: int, *, paused: bool
     ) -> float | None:
         """Note how far the shards that feed sinks have come, and how late their newest results are.
 
@@ -143,9 +143,9 @@ class Series:
         """
         for shard, found in facts.items():
             last = self._shards.get(shard)
-            gaps = [float(f["gap_ms"]) for f in found if "gap_ms" in f]
-            final = any(f.get("final") is not None for f in found)
-            produced = max(int(f["produced"]) for f in found)
+            gaps = [f.gap_ms for f in found if f.gap_ms is not None]
+            final = any(f.final is not None for f in found)
+            produced = max(f.produced for f in found)
             if last is None:
                 if gaps:
                     self._shards[shard] = _Shard(produced, now_ms - min(gaps), final)
@@ -161,15 +161,15 @@ class Series:
                 last.moved_ms = now_ms
         return self._units.of(now_ms, self._done) if self._shards else None
 
-    def _forget(self, snapshot: Snapshot) -> None:
+    def _forget(self, snapshot: FlowSnapshot) -> None:
         """Code that was replaced has no results to wait for."""
         shape = snapshot.shape
         if shape is not None:
-            self._shards = {shard: known for shard, known in self._shards.items() if shard.part in shape["segments"]}
+            self._shards = {shard: known for shard, known in self._shards.items() if shard.part in shape.segments}
 
-    def _note_latency(self, found: Iterable[Mapping[str, Any]], produced: int, now_ms: int) -> None:
+    def _note_latency(self, found: Iterable[ReplicaStatus], produced: int, now_ms: int) -> None:
         """The first copy of a result is the one that counts."""
-        taken = [float(f["latency_ms"]) for f in found if int(f["produced"]) == produced and "latency_ms" in f]
+        taken = [f.latency_ms for f in found if f.produced == produced and f.latency_ms is not None]
         if taken:
             self._latencies.append((now_ms, min(taken)))
 
@@ -193,16 +193,16 @@ def percentile(ordered: list[float], share: float) -> float | None:
     return ordered[min(len(ordered) - 1, max(0, int(place) - 1))]
 
 
-def columns(samples: Iterable[Sample]) -> dict[str, list[float | int | None]]:
+def columns(samples: Iterable[FlowSample]) -> dict[str, list[float | int | None]]:
     """Samples as lists of equal length, which is a third of the size of the same as objects."""
     found = list(samples)
     return {name: [getattr(sample, name) for sample in found] for name in ("number", "time_ms", *FIELDS)}
 
 
-def _replicas_by_shard(snapshot: Snapshot) -> dict[ShardId, list[Mapping[str, Any]]]:
-    out: dict[ShardId, list[Mapping[str, Any]]] = {}
+def _replicas_by_shard(snapshot: FlowSnapshot) -> dict[ShardId, list[ReplicaStatus]]:
+    out: dict[ShardId, list[ReplicaStatus]] = {}
     for state in snapshot.states:
-        for facts in state.get("replicas", ()):
-            if facts.get("reason") is None:
-                out.setdefault(ReplicaId.parse(str(facts["replica"])).shard, []).append(facts)
+        for replica in state.replicas:
+            if replica.reason is None:
+                out.setdefault(ReplicaId.parse(replica.replica).shard, []).append(replica)
     return out

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from unbroken.protocol.ingress.log import InSync
-from unbroken.protocol.leader.orders import LeaderKnown, Ordered, OrderRefused, OrdersLost
 from unbroken.protocol.messages import Message
-from unbroken.protocol.replica.cuts import Cut
-from unbroken.protocol.replica.recovery import ReplicaState
+from unbroken.protocol.values.cuts import BatchCut
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.ingress_log import InSync
 from unbroken.protocol.values.layout import Layout, Topology
+from unbroken.protocol.values.recovery import StoredReplica
 from unbroken.protocol.values.units import UnitHeader
+from unbroken.protocol.vocabulary import PolicyEvent
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class GateAsked:
     start: int
     ticket: int
     deadline_ms: float
-    cut: Cut = field(default_factory=dict)
+    cut: BatchCut = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,11 @@ class Produced:
     headers: tuple[UnitHeader, ...]
     watermark_ms: float = 0.0
 
+    @property
+    def folded(self) -> tuple[int, ...]:
+        """The numbers of the units that were processed together, if not one alone."""
+        return tuple(sorted({header.number for header in self.headers if header.fold == self.number}))
+
 
 @dataclass(frozen=True)
 class SinkDelivered:
@@ -91,7 +96,10 @@ class SinkDelivered:
 
 @dataclass(frozen=True)
 class SinkFailed:
-    """A sink failed with a unit that was to be handed to it once: it may have it or not."""
+    """A sink failed with a unit that was to be handed to it once: it may have it or not.
+
+    It answers ``Deliver``, which every shell knows; only a policy that asks for ``once`` has to handle it.
+    """
 
     stream: StreamId
     number: int
@@ -156,6 +164,15 @@ class EntriesPersisted:
 
 
 @dataclass(frozen=True)
+class OwedNoted:
+    """A later process would find that the consumer of a stream is owed what follows unit ``owed``, see `NoteOwed`."""
+
+    replica: ReplicaId
+    stream: StreamId
+    owed: int
+
+
+@dataclass(frozen=True)
 class InSyncChanged:
     sync: InSync
 
@@ -201,10 +218,11 @@ class PinAsked:
 
 @dataclass(frozen=True)
 class StateArrived:
-    """What a joining replica needs is in its directory, whole and verified."""
+    """What a joining replica needs is in its directory, whole and verified; one that begins with nothing has no
+    ``donor``."""
 
     replica: ReplicaId
-    state: ReplicaState
+    state: StoredReplica
     donor: NodeId | None
     size: int
 
@@ -246,6 +264,7 @@ Event = (
     | OutboxDamaged
     | PushArrived
     | EntriesPersisted
+    | OwedNoted
     | InSyncChanged
     | LayoutChanged
     | ReplicaStopped
@@ -254,9 +273,6 @@ Event = (
     | StateArrived
     | FetchFailed
     | SnapshotTaken
-    | Ordered
-    | LeaderKnown
-    | OrderRefused
-    | OrdersLost
     | Tick
+    | PolicyEvent
 )

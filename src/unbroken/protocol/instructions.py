@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from unbroken.protocol.ingress.log import Admission, Entry, ProposeInSync
-from unbroken.protocol.leader.orders import Order
 from unbroken.protocol.messages import Message
-from unbroken.protocol.repair.rebuilt_state import Rebuilt
-from unbroken.protocol.replica.cuts import Cut
+from unbroken.protocol.values.cuts import BatchCut
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.ingress_log import Admission, Entry, ProposeInSync
+from unbroken.protocol.values.notices import Notice
+from unbroken.protocol.values.rebuilt_state import Rebuilt
 from unbroken.protocol.values.units import UnitHeader
+from unbroken.protocol.vocabulary import PolicyInstruction
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class AnswerGate:
 
     ticket: int
     offset: int
-    cut: Cut = field(default_factory=dict)
+    cut: BatchCut = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,23 +127,12 @@ class CommitEntry:
 
 
 @dataclass(frozen=True)
-class BeginReplica:
-    """Make an empty directory for a replica whose first micro-batch is unit ``base + 1`` of its input.
-
-    Up to unit ``valid`` its results are not for anybody, because its state is still being built. What is ``owed`` to
-    its consumers is noted before the directory can be found: a process that ends right after could not tell.
-    """
-
-    replica: ReplicaId
-    base: int
-    valid: int
-    owed: tuple[NoteOwed, ...] = ()
-
-
-@dataclass(frozen=True)
 class NoteOwed:
     """Note with a replica's outbox that its consumer's state can be rebuilt from what follows unit ``owed`` of a
-    stream, and what it is worth then."""
+    stream, and what it is worth then; report by ``OwedNoted`` when a later process would find the note.
+
+    Notes of a stream replace each other in the order in which they are given. Nothing may wait for them.
+    """
 
     replica: ReplicaId
     stream: StreamId
@@ -151,81 +141,10 @@ class NoteOwed:
 
 
 @dataclass(frozen=True)
-class FollowOrders:
-    """Read the orders of a shard from its log, those after number ``after``, until the replica is dropped; report each
-    by ``Ordered``."""
-
-    shard: ShardId
-    after: int
-
-
-@dataclass(frozen=True)
-class Lead:
-    """Ask the log of a shard for the lead in ``term``; it answers by ``LeaderKnown``, with this ``claim`` if it gives
-    it, or ``OrderRefused``."""
-
-    shard: ShardId
-    term: int
-    claim: int
-
-
-@dataclass(frozen=True)
-class Publish:
-    """Write orders to the log of a shard; they come back by ``Ordered``, unless ``OrderRefused`` does."""
-
-    shard: ShardId
-    term: int
-    orders: tuple[Order, ...]
-
-
-@dataclass(frozen=True)
 class StartReplica:
     """Start what a replica runs (a query, the ingress) on what its directory holds."""
 
     replica: ReplicaId
-
-
-@dataclass(frozen=True)
-class ForkReplica:
-    """Copy the state of ``replica`` at ``version`` to the directory of ``fork`` and start a query on it.
-
-    If that fails, ``QueryFailed`` reports it.
-    """
-
-    replica: ReplicaId
-    fork: ReplicaId
-    version: int
-
-
-@dataclass(frozen=True)
-class FeedFork:
-    """What the inbox of ``replica`` has as unit ``number`` of ``stream`` is unit ``as_number`` of that input of a fork.
-
-    A tentative unit is kept under the stream of the fork that made it; for this one it is part of the stream's home.
-    """
-
-    replica: ReplicaId
-    stream: StreamId
-    number: int
-    fork: ReplicaId
-    as_number: int
-
-
-@dataclass(frozen=True)
-class PauseReplica:
-    """End the query of a replica for a while; its directory stays, and ``StartReplica`` goes on from it."""
-
-    replica: ReplicaId
-
-
-@dataclass(frozen=True)
-class UndoReplica:
-    """Forget the state of a replica whose query is paused. It begins with unit ``base + 1`` of the input that its inbox
-    still holds; up to unit ``valid`` its results are there already."""
-
-    replica: ReplicaId
-    base: int
-    valid: int
 
 
 @dataclass(frozen=True)
@@ -289,10 +208,10 @@ class RefusePin:
 
 @dataclass(frozen=True)
 class ReportCaughtUp:
-    """Tell the controller that a joining replica keeps up and may count as redundancy."""
+    """Let the controller know that a joining replica keeps up and may count as redundancy."""
 
     replica: ReplicaId
-    sentence: str
+    notice: Notice
 
 
 @dataclass(frozen=True)
@@ -304,10 +223,15 @@ class ReportSwitched:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Tell the controller that a replica elsewhere is too far behind for what is kept for it."""
+    """Let the controller know that a replica elsewhere is too far behind for what is kept for it: so many ``units``."""
 
     replica: ReplicaId
-    reason: str
+    stream: StreamId
+    units: int
+
+    @property
+    def reason(self) -> str:
+        return f"it is {self.units} units of {self.stream} behind its peer"
 
 
 @dataclass(frozen=True)
@@ -330,14 +254,14 @@ class Trust:
 class EndNode:
     """End this node: it can continue only as a process that starts from its disk."""
 
-    sentence: str
+    notice: Notice
 
 
 @dataclass(frozen=True)
 class Report:
-    """One sentence for the log and the history."""
+    """Something for the log and the history."""
 
-    sentence: str
+    notice: Notice
 
 
 Instruction = (
@@ -354,16 +278,8 @@ Instruction = (
     | PersistEntry
     | CommitEntry
     | ProposeInSync
-    | BeginReplica
     | NoteOwed
-    | FollowOrders
-    | Lead
-    | Publish
     | StartReplica
-    | ForkReplica
-    | FeedFork
-    | PauseReplica
-    | UndoReplica
     | StopReplica
     | DropReplica
     | FetchState
@@ -377,4 +293,5 @@ Instruction = (
     | Trust
     | EndNode
     | Report
+    | PolicyInstruction
 )

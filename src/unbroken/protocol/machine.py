@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
-from unbroken.protocol.calm import Calm
+from unbroken.protocol.agenda import NEVER_MS, Agenda, Stage
+from unbroken.protocol.combinations import require_policies
 from unbroken.protocol.events import (
     EntriesPersisted,
     Event,
     FetchFailed,
     GateAsked,
-    InSyncChanged,
-    LayoutChanged,
-    LinkLost,
-    LinkUp,
-    OutboxDamaged,
+    OwedNoted,
     PinAsked,
     Produced,
     PushArrived,
@@ -25,79 +21,72 @@ from unbroken.protocol.events import (
     Received,
     ReplicaStopped,
     SinkDelivered,
-    SinkFailed,
-    SinkRefused,
     SnapshotTaken,
     SourcesPolled,
     Started,
     StateArrived,
-    SubscriberGone,
     Tick,
     UnitArrived,
-    UnitDamaged,
 )
-from unbroken.protocol.ingress.backpressure import Pace
-from unbroken.protocol.ingress.log import Append, AppendAck, Held, InSync, JoinLog, JoinRefused, Recall
+from unbroken.protocol.handling.conversation import Conversation
+from unbroken.protocol.handling.data_path import DataPath
+from unbroken.protocol.handling.documents import DocumentHandling
+from unbroken.protocol.ingress.backpressure import Backpressure
+from unbroken.protocol.ingress.log import Append, AppendAck, InSync
+from unbroken.protocol.ingress.seat import Advance, Seat
 from unbroken.protocol.ingress.sources import SourceSide
 from unbroken.protocol.instructions import (
-    AnswerGate,
-    DropInbox,
     Instruction,
-    Report,
-    Send,
     StartReplica,
-    StoreUnit,
 )
-from unbroken.protocol.leader.leadership import Leading
-from unbroken.protocol.leader.orders import LeaderKnown, Ordered, OrderRefused, OrdersLost
+from unbroken.protocol.kernel import Kernel
 from unbroken.protocol.messages import (
     Ack,
-    AskUnit,
-    Claim,
-    Claimed,
     Delivered,
     DigestNote,
-    Health,
-    LacksUnit,
-    Missing,
-    Offer,
     Ping,
     Pong,
     Progress,
-    Record,
-    Serving,
-    Subscribe,
-    Unsubscribe,
 )
-from unbroken.protocol.output.digest_exchange import Comparison
-from unbroken.protocol.output.generation_switch import Handover
+from unbroken.protocol.output.digest_exchange import DigestExchange
+from unbroken.protocol.output.generation_switch import GenerationSwitch
 from unbroken.protocol.output.outboxes import Outboxes
-from unbroken.protocol.output.sinks import SinkSide
+from unbroken.protocol.output.sinks import Sinks
 from unbroken.protocol.placement.ring import Ring
-from unbroken.protocol.repair.active_standby import Standby
-from unbroken.protocol.repair.damaged_units import Repairs
-from unbroken.protocol.repair.newcomers import Joining
-from unbroken.protocol.repair.passive_standby import Holding
-from unbroken.protocol.repair.upstream_backup import UpstreamBackup
+from unbroken.protocol.policy import EventHandler
+from unbroken.protocol.policy_set import Policies
+from unbroken.protocol.registry import POLICIES, package
+from unbroken.protocol.repair.damaged_units import DamagedUnits
+from unbroken.protocol.repair.newcomers import Newcomers
 from unbroken.protocol.replica.hosting import Hosting
-from unbroken.protocol.replica.inbox import Arrival
-from unbroken.protocol.replica.recovery import ReplicaState
 from unbroken.protocol.replica.replica import SegmentReplica
-from unbroken.protocol.replica.reports import Standing
+from unbroken.protocol.replica.reports import Reports
+from unbroken.protocol.replica.roster import Roster
 from unbroken.protocol.replica.subscriptions import Subscriptions
-from unbroken.protocol.replica.tuple_records import Records
 from unbroken.protocol.settings import ProtocolSettings
-from unbroken.protocol.tentative.forks import Forking
+from unbroken.protocol.surroundings import Surroundings
 from unbroken.protocol.validation import Validation
-from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, generation_of
+from unbroken.protocol.values.ids import NodeId, ReplicaId
 from unbroken.protocol.values.layout import INGRESS, Layout, Topology
+from unbroken.protocol.values.recovery import StoredReplica
 
-NEVER_MS = float("inf")
+QUIET = frozenset(
+    {
+        UnitArrived,
+        GateAsked,
+        Produced,
+        SinkDelivered,
+        SourcesPolled,
+        PushArrived,
+        EntriesPersisted,
+        OwedNoted,
+        Tick,
+    }
+)
+QUIET_MESSAGES = frozenset({Ack, DigestNote, Ping, Pong, Progress, Delivered, Append, AppendAck})
+"""What happens all the time. Parts that it concerns mark themselves; everything else may concern every part."""
 
-COUNTERS = {arrival: f"units_{arrival.value}" for arrival in Arrival}
 
-
-@dataclass
 class NodeProtocol:
     """Everything one node decides.
 
@@ -105,470 +94,296 @@ class NodeProtocol:
     carries out the instructions in order. ``recovered`` holds what the node's disk has of the replicas that the
     layout places here; one that begins with nothing has the empty state.
 
+    The parts know what they are given and nothing else; none of them knows the machine. What goes beyond active
+    replication with pulses is decided by ``policies``, which the machine asks and does not know by name.
+
     Invariants: those of the parts (``check`` asserts all of them), and
-    - a unit is sent, delivered or released to Spark only after the instruction that stores it;
-    - a replica that the layout does not place here is not hosted here;
-    - nothing that comes over the network touches any part before ``validation`` has let it pass.
+    - nothing that comes over the network touches any part before ``validation`` has let it pass;
+    - what is due after an event is done with that event (``Agenda``).
     """
 
-    me: NodeId
-    topology: Topology
-    layout: Layout
-    sync: InSync
-    recovered: Mapping[ReplicaId, ReplicaState]
-    settings: ProtocolSettings = field(default_factory=ProtocolSettings)
-    disk: str = ""
-    links: set[NodeId] = field(default_factory=set)
-    serving: set[ReplicaId] = field(default_factory=set)
-    replicas: dict[ReplicaId, SegmentReplica] = field(default_factory=dict)
-    progress: dict[ReplicaId, int] = field(default_factory=dict)
-    ahead: dict[ReplicaId, int] = field(default_factory=dict)
-    moved: dict[ReplicaId, float] = field(default_factory=dict)
-    seen_ms: float = 0.0
-    snapshots: dict[ShardId, int] = field(default_factory=dict)
-    counters: Counter[str] = field(default_factory=Counter)
-    traffic: Counter[str] = field(default_factory=Counter)
-    sources: SourceSide | None = None
-    ingress: ReplicaId | None = None
-    lives: int = 0
-
-    def __post_init__(self) -> None:
-        tuned = self.settings
+    def __init__(
+        self,
+        me: NodeId,
+        topology: Topology,
+        layout: Layout,
+        sync: InSync,
+        recovered: Mapping[ReplicaId, StoredReplica],
+        settings: ProtocolSettings | None = None,
+        disk: str = "",
+    ) -> None:
+        tuned = settings or ProtocolSettings()
+        require_policies(topology)
+        self.policies = Policies()
+        self.around = Surroundings(me, topology, layout, sync, tuned, disk)
+        self.agenda = Agenda()
+        self.advance = Advance()
+        self.roster = Roster(Seat())
         limits = (tuned.client_retain, tuned.claim_units, tuned.claim_bytes)
-        self.outboxes = Outboxes(self.topology, *limits, snapshots=tuned.snapshots)
-        self.handover = Handover(self.topology, self.outboxes)
-        self.sinks = SinkSide(self.me, self.outboxes, self.handover, tuned.hedge_ms)
-        self.comparison = Comparison(self.me)
-        self.subscriptions = Subscriptions(self)
-        self.hosting = Hosting(self)
-        self.standing = Standing(self)
-        self.joining = Joining(self)
-        self.holding = Holding(self)
-        self.standby = Standby(self)
-        self.upstream = UpstreamBackup(self)
-        self.records = Records(self)
-        self.leading = Leading(self)
-        self.forking = Forking(self)
-        self.repairs = Repairs(self)
-        self.pace = Pace(self)
-        self.calm = Calm(self)
-        self.validation = Validation(self)
-        self._wake_ms: float | None = None
-        self.ring = Ring(self.me, tuned.ring_period_ms, tuned.ring_misses)
-        self.ring.placed(self.layout)
-        self._handlers: dict[type[Any], Callable[[Any, float], list[Instruction]]] = {
-            Started: lambda _event, now_ms: self.hosting.start(now_ms),
-            Received: self._received,
-            LinkUp: self._link_up,
-            LinkLost: self._link_lost,
-            SubscriberGone: self._subscriber_gone,
-            UnitArrived: self._unit_arrived,
-            UnitDamaged: self._unit_damaged,
-            OutboxDamaged: self.repairs.damaged,
-            GateAsked: self._gate_asked,
-            Produced: self._produced,
-            SinkDelivered: self._sink_delivered,
-            SinkFailed: self._sink_failed,
-            SinkRefused: self._sink_refused,
+        self.outboxes = Outboxes(topology, *limits, snapshots=tuned.snapshots, terms=self.policies)
+        self.generation_switch = GenerationSwitch(topology, self.outboxes)
+        self.sinks = Sinks(me, self.outboxes, self.generation_switch, tuned.hedge_ms, self.policies)
+        self.digest_exchange = DigestExchange(me)
+        self.subscriptions = Subscriptions(self.around, self.roster, self.policies)
+        output = (self.outboxes, self.sinks, self.generation_switch, self.digest_exchange, self.subscriptions)
+        self.reports = Reports(self.around, self.roster, self.advance, *output, self.policies)
+        self.hosting = Hosting(self.around, self.roster, self.advance, *output, self.reports, self.policies, recovered)
+        self.newcomers = Newcomers(
+            self.around, self.roster, self.outboxes, self.subscriptions, self.hosting, self.policies
+        )
+        self.damaged_units = DamagedUnits(self.around, self.outboxes, self.hosting)
+        self.backpressure = Backpressure(self.around, self.roster.seat, self.advance, self.outboxes, self.policies)
+        self.ring = Ring(me, tuned.ring_period_ms, tuned.ring_misses)
+        self.ring.placed(layout)
+        self._set_agenda()
+        kernel = Kernel(
+            self.around,
+            self.roster,
+            self.advance,
+            self.outboxes,
+            self.sinks,
+            self.generation_switch,
+            self.reports,
+            self.hosting,
+            self.newcomers,
+            self.agenda,
+            self.policies,
+        )
+        for name in POLICIES:
+            self.policies.add(name, package(name).build(kernel))
+        self.validation = Validation(self.around, self.roster, self.outboxes, self.newcomers, self.policies)
+        self._handlers = self._event_handlers()
+
+    def _set_agenda(self) -> None:
+        add = self.agenda.add
+        self._at_work = add(Stage.REPLICAS, self._look_after_replicas, self._replica_times, self._takes_turns)
+        self._deliveries = add(Stage.SINKS, self.sinks.tick, self.sinks.wake_times_ms)
+        add(Stage.SINKS, self.generation_switch.tick, busy=self.generation_switch.busy)
+        under_way = self.damaged_units.under_way
+        add(Stage.NODES, self.damaged_units.tick, self.damaged_units.wake_times_ms, lambda: bool(under_way))
+        add(Stage.NODES, lambda now_ms: self.ring.tick(now_ms, self.around.links), self.ring.wake_times_ms)
+        add(Stage.NEWCOMERS, self.newcomers.tick, self.newcomers.wake_times_ms, self.newcomers.busy)
+        self._sources = add(Stage.SOURCES, self._look_after_sources, self._source_times, self._eased)
+        self.sinks.on_change(self._deliveries.mark)
+        self.generation_switch.on_change(self._deliveries.mark)
+        self.outboxes.on_open(self._deliveries.mark)
+        self.advance.on_change(self._progressed)
+        self.hosting.on_divergence(self.agenda.mark_all)
+
+    def _event_handlers(self) -> dict[type[Any], EventHandler]:
+        around, roster, reports, policies = self.around, self.roster, self.reports, self.policies
+        output = (self.outboxes, self.sinks, self.generation_switch)
+        data_path = DataPath(
+            around,
+            roster,
+            *output,
+            self.digest_exchange,
+            self.subscriptions,
+            reports,
+            self.hosting,
+            self.damaged_units,
+            policies,
+            self._at_work,
+        )
+        documents = DocumentHandling(
+            around, roster, self.advance, *output, self.subscriptions, reports, self.newcomers, self.ring, policies
+        )
+        conversation = Conversation(
+            around,
+            roster,
+            self.advance,
+            self.outboxes,
+            self.subscriptions,
+            reports,
+            self.hosting,
+            self.newcomers,
+            self.damaged_units,
+            self.ring,
+            policies,
+            self._sources,
+        )
+        kernel: dict[type[Any], EventHandler] = {
+            Started: self._start,
             SourcesPolled: self._sources_polled,
             PushArrived: self._push_arrived,
             EntriesPersisted: self._entries_persisted,
-            InSyncChanged: self._in_sync_changed,
-            LayoutChanged: self._layout_changed,
             ReplicaStopped: self.hosting.stopped,
             QueryFailed: self.hosting.query_failed,
-            PinAsked: self.joining.pin_asked,
+            PinAsked: self.newcomers.pin_asked,
             StateArrived: self._state_arrived,
             FetchFailed: self._fetch_failed,
-            SnapshotTaken: self.standing.snapshot_taken,
-            Ordered: self.leading.ordered,
-            LeaderKnown: self.leading.leader_known,
-            OrderRefused: self.leading.refused,
-            OrdersLost: self.leading.lost,
+            SnapshotTaken: reports.snapshot_taken,
             Tick: lambda _event, _now_ms: [],
         }
+        kernel |= data_path.events() | documents.events() | conversation.events()
+        for policy in self.policies:
+            kernel.update(policy.events())
+        return kernel
+
+    # --- what others look at --------------------------------------------------------------------------
+
+    @property
+    def me(self) -> NodeId:
+        return self.around.me
+
+    @property
+    def topology(self) -> Topology:
+        return self.around.topology
+
+    @property
+    def layout(self) -> Layout:
+        return self.around.layout
+
+    @property
+    def sync(self) -> InSync:
+        return self.around.sync
+
+    @property
+    def settings(self) -> ProtocolSettings:
+        return self.around.settings
+
+    @property
+    def links(self) -> set[NodeId]:
+        return self.around.links
+
+    @property
+    def seen_ms(self) -> float:
+        return self.around.seen_ms
+
+    @property
+    def counters(self) -> Counter[str]:
+        return self.around.counters
+
+    @property
+    def traffic(self) -> Counter[str]:
+        return self.around.traffic
+
+    @property
+    def replicas(self) -> dict[ReplicaId, SegmentReplica]:
+        return self.roster.replicas
+
+    @property
+    def sources(self) -> SourceSide | None:
+        return self.roster.seat.sources
+
+    @property
+    def ingress(self) -> ReplicaId | None:
+        return self.roster.seat.replica
+
+    def find(self, replica: ReplicaId) -> SegmentReplica | None:
+        """What runs here under this name, whether it is a replica of the layout or not."""
+        return self.roster.replicas.get(replica) or self.policies.find(replica)
 
     def handle(self, event: Event, now_ms: float) -> list[Instruction]:
         """Take one event and say what to do. What came over the network and makes no sense is refused; then nothing has
         changed but that it is counted."""
-        self.seen_ms = now_ms
+        self.around.seen_ms = now_ms
         refused = self.validation.refusal(event)
         if refused is None:
+            kind = type(event.message) if isinstance(event, Received) else type(event)
+            if kind not in QUIET and kind not in QUIET_MESSAGES:
+                self.agenda.mark_all()
             steps = self._handlers[type(event)](event, now_ms)
         else:
             steps = self.validation.refuse(event, refused)
-        wake_ms = self._wake_ms
-        if wake_ms is not None and now_ms < wake_ms:
-            if refused is not None:
-                return steps
-            if self.calm.after(event, steps):
-                if (
-                    isinstance(event, GateAsked)
-                    and event.deadline_ms < wake_ms
-                    and self.replicas[event.replica].waiting
-                ):
-                    self._wake_ms = event.deadline_ms
-                return steps
-        self._wake_ms = None
-        return [*steps, *self._tick(now_ms)]
+        return [*steps, *self.agenda.run(now_ms)]
 
     def next_wake_ms(self) -> float | None:
         """When a ``Tick`` is worth handling even if nothing happens; that may turn out to have been too early."""
-        if self._wake_ms is None:
-            self._wake_ms = min(self._wake_times_ms(), default=NEVER_MS)
-        return None if self._wake_ms == NEVER_MS else self._wake_ms
-
-    def _wake_times_ms(self) -> list[float]:
-        times: list[float] = [] if self.sources is None else self.sources.wake_times_ms()
-        times += [*self.pace.wake_times_ms(), *self.sinks.wake_times_ms()]
-        for replica in self.replicas.values():
-            times += replica.wake_times_ms()
-        times += [*self.joining.wake_times_ms(), *self.holding.wake_times_ms()]
-        times += self.repairs.wake_times_ms()
-        times += [*self.ring.wake_times_ms(), *self.leading.wake_times_ms(), *self.forking.wake_times_ms()]
-        return times
+        wake_ms = self.agenda.next_ms()
+        return None if wake_ms == NEVER_MS else wake_ms
 
     def hosted(self) -> list[ReplicaId]:
         """The replicas at work here."""
-        return sorted([*self.replicas, *([] if self.ingress is None else [self.ingress])])
+        return self.roster.hosted()
 
     def check(self) -> None:
-        self.layout.check()
+        self.around.layout.check()
         self.outboxes.check()
         self.sinks.check()
-        self.comparison.check()
-        self.joining.check()
-        self.holding.check()
-        self.standby.check()
-        self.upstream.check()
+        self.generation_switch.check()
+        self.digest_exchange.check()
+        self.newcomers.check()
         self.ring.check()
-        self.leading.check()
-        self.forking.check()
-        self.repairs.check()
-        for replica in self.replicas.values():
-            replica.check()
-        if self.sources is not None:
-            self.sources.check()
+        self.damaged_units.check()
+        self.roster.check()
+        self.subscriptions.check()
+        self.policies.check()
 
-    # --- links ----------------------------------------------------------------------------------------
+    def _start(self, _event: Started, now_ms: float) -> list[Instruction]:
+        return self.start(now_ms)
 
-    def _link_up(self, event: LinkUp, now_ms: float) -> list[Instruction]:
-        self.links.add(event.node)
-        self.ring.link_up(event.node)
-        out = self.standing.greet(event.node)
-        if event.node != self.me:
-            out += [Send(event.node, Serving(replica)) for replica in self.hosted()]
-        if self.sources is not None:
-            out += self.sources.connected(event.node)
-        return [*out, *self.joining.link_up(event.node), *self.holding.link_up(event.node)]
-
-    def _link_lost(self, event: LinkLost, now_ms: float) -> list[Instruction]:
-        self.links.discard(event.node)
-        self.serving -= {r for r in self.serving if self.layout.placement.get(r) == event.node}
-        if self.sources is not None:
-            self.sources.link_lost(event.node, now_ms)
-        self.forking.link_lost(event.node)
-        return [*self.ring.link_lost(event.node), *self.subscriptions.update_all()]
-
-    def _subscriber_gone(self, event: SubscriberGone, _now_ms: float) -> list[Instruction]:
-        self.outboxes.subscriber_gone(event.node)
-        self.forking.showing.gone(event.node)
-        return []
-
-    # --- messages -------------------------------------------------------------------------------------
-
-    def _received(self, event: Received, now_ms: float) -> list[Instruction]:
-        message = event.message
-        match message:
-            case Subscribe():
-                out = self.outboxes.subscribe(event.sender, message)
-                return [*out, *self.forking.subscribed(event.sender, message)]
-            case Unsubscribe():
-                self.outboxes.unsubscribe(message)
-                self.forking.showing.unsubscribe(message.stream, message.subscriber)
-                return []
-            case Missing():
-                return self.subscriptions.missing(event.sender, message)
-            case AskUnit():
-                return self.repairs.asked(event.sender, message)
-            case LacksUnit():
-                self.repairs.lacks(event.sender, message)
-                return []
-            case Ack():
-                return self.outboxes.ack(message)
-            case Claim():
-                return self.outboxes.claim(event.sender, message, self.layout)
-            case Claimed():
-                held = self.holding.claimed(event.sender, message)
-                return [] if held else self.joining.claimed(event.sender, message)
-            case Offer():
-                self.holding.offered(message)
-                return []
-            case Record():
-                self.records.received(message)
-                return []
-            case Serving():
-                return self._sees_serving(event.sender, message.replica)
-            case DigestNote():
-                # Code that was given up while it came may have begun with another state than what is in its place.
-                first = generation_of(message.replica.shard.part) == 1
-                return self.hosting.compare(message) if first or self._may_count(message.replica) else []
-            case Delivered():
-                return self.standing.mark_delivered(message.stream, message.through, message.stopped)
-            case Progress():
-                return self._hears_progress(event.sender, message, now_ms)
-            case Health():
-                self.forking.heard(message)
-                return []
-            case Ping():
-                return [Send(event.sender, Pong(message.number))]
-            case Pong():
-                return self.ring.answered(event.sender, message.number)
-            case Append() | AppendAck() | JoinLog() | JoinRefused() | Recall() | Held():
-                return [] if self.sources is None else self.sources.received(event.sender, message)
-
-    def _hears_progress(self, sender: NodeId, message: Progress, now_ms: float) -> list[Instruction]:
-        """How far a replica is. Whoever cuts the sources hears it from another member of the ingress as well: it may be
-        out of reach of the replica, and must not wait for it for ever."""
-        replica, host = message.replica, self.layout.placement.get(message.replica)
-        if message.pulse > self.progress.get(replica, 0):
-            self.progress[replica] = message.pulse
-            self.moved[replica] = now_ms
-        if sender == host or host not in self.links:
-            self.goes_ahead(replica, message.ahead)  # this one may go back, and what comes first hand is newer
-        passes_on = sender == host and self.sources is not None and self.sync.leader not in (self.me, sender)
-        return [Send(self.sync.leader, message)] if passes_on else []
-
-    def goes_ahead(self, replica: ReplicaId, pulse: int) -> None:
-        """The pulse up to which a replica has what it can have of its input; 0 if it lacks nothing."""
-        if pulse:
-            self.ahead[replica] = pulse
-        else:
-            self.ahead.pop(replica, None)
-
-    def _sees_serving(self, sender: NodeId, replica: ReplicaId) -> list[Instruction]:
-        self.serving.add(replica)
-        return [*self.standing.greet(sender), *self.joining.link_up(sender), *self.holding.link_up(sender)]
-
-    # --- data path ------------------------------------------------------------------------------------
-
-    def _unit_arrived(self, event: UnitArrived, now_ms: float) -> list[Instruction]:
-        header = event.header
-        if not header.stable:
-            return self.forking.arrived(event, now_ms)
-        if not self.repairs.under_way:
-            return self._keep_unit(event, now_ms)
-        repaired = self.repairs.arrived(event)
-        box = self.outboxes.boxes.get(header.stream)
-        if event.sender == self.me and box is not None and header.number in box.damaged:
-            return repaired  # it was on its way when it was found to be damaged
-        return [*repaired, *self._keep_unit(event, now_ms)]
-
-    def _keep_unit(self, event: UnitArrived, now_ms: float) -> list[Instruction]:
-        header = event.header
-        replica = next((r for r in self.replicas.values() if header.stream in r.inboxes), None)
-        if replica is None or replica.stopped is not None or not replica.feeds[header.stream].takes(event.sender):
-            return []
-        arrival = replica.arrive(header)
-        self.counters[COUNTERS[arrival]] += 1
-        primary = replica.replica == self.layout.eldest(replica.replica.shard)
-        self.traffic["data" if primary and arrival is Arrival.ACCEPTED else "redundancy"] += event.size
-        if arrival is Arrival.ACCEPTED:
-            self.leading.came(replica, header.stream, now_ms)
-            out: list[Instruction] = [StoreUnit(replica.replica, header)]
-            out += self.forking.came(replica, header.stream, header.pulse, now_ms)
-            return [*out, *replica.answers(now_ms)]
-        if arrival is Arrival.DIVERGENT:
-            return [Report(f"unit {header.number} of {header.stream} from {event.sender} differs from the copy kept")]
-        return []
-
-    def _unit_damaged(self, event: UnitDamaged, now_ms: float) -> list[Instruction]:
-        """Get a unit once more: its producers keep it until it is part of the replica's state."""
-        replica = self.replicas.get(event.replica)
-        if replica is None or event.stream not in replica.inboxes:
-            return self.hosting.stopped(ReplicaStopped(event.replica, event.reason), now_ms)
-        if not replica.inboxes[event.stream].lose(event.number):
-            return []
-        unit = f"unit {event.number} of {event.stream}"
-        sentence = f"{event.replica} refetches {unit} from its producers: {event.reason}"
-        out: list[Instruction] = [Report(sentence), DropInbox(event.replica, event.stream, (event.number,))]
-        return [*out, *self.subscriptions.refetch(replica, event.stream)]
-
-    def _gate_asked(self, event: GateAsked, now_ms: float) -> list[Instruction]:
-        replica = self.replicas.get(event.replica) or self.forking.find(event.replica)
-        if replica is None:
-            # Not hosted any more; its query is being ended and must not wait for that.
-            return [AnswerGate(event.ticket, event.start)]
+    def start(self, now_ms: float) -> list[Instruction]:
+        """Take up what the layout places here, with what the disk has of it."""
         out: list[Instruction] = []
-        if event.start > replica.committed and event.replica not in self.replicas:
-            out += replica.commit(event.start, event.cut)
-        elif event.start > replica.committed:
-            out += self.forking.reconciling.commit(replica, event)
-            out += [*self.standing.committed(replica), *self.holding.committed(replica)]
-            out += self.records.committed(replica)
-        replica.ask(event)
-        return [*out, *replica.answers(now_ms)]
-
-    def _produced(self, event: Produced, now_ms: float) -> list[Instruction]:
-        replica = self.replicas.get(event.replica)
-        if replica is None and event.replica != self.ingress:
-            return self.forking.produced(event, now_ms)
-        if replica is not None:
-            if replica.stopped is not None:
-                return []
-            self.forking.reconciling.processed(event)
-            if event.replica in self.upstream.causes:
-                self.upstream.produced(event, self._time_of(event) if replica.alone(event.number) else None)
-            replica.produced = max(replica.produced, event.number)
-            replica.pulse = max([replica.pulse, *(header.pulse for header in event.headers)])
-            if any(header.final for header in event.headers):
-                replica.final = event.number
-        out: list[Instruction] = []
-        for header in event.headers:
-            added, steps = self.outboxes.produced(event.replica, header, self.layout)
-            out += steps
-            if added:
-                self.sinks.ready(header.stream, header.number, now_ms)
-            elif not self.outboxes.wanted(header):
-                added = self.handover.passed_over(header)
-                if self.sinks.passed_over(header.stream, header.number):
-                    out += self.standing.delivered(header.stream)
-            if added:
-                note, sends = self.comparison.share(event.replica, header, self.layout)
-                out += [*sends, *self.hosting.compare(note)]
-        if replica is not None:
-            out += self.standing.progress(replica)
-        return out
-
-    # --- sinks ----------------------------------------------------------------------------------------
-
-    def _sink_delivered(self, event: SinkDelivered, now_ms: float) -> list[Instruction]:
-        if event.stream.home != event.stream:
-            self.forking.showing.delivered(event.stream)
-            return []
-        out = self.sinks.finished(event.stream, event.number)
-        return [*out, *self.standing.progress_of(event.stream), *self.standing.delivered(event.stream)]
-
-    def _sink_failed(self, event: SinkFailed, now_ms: float) -> list[Instruction]:
-        self.counters["units_given_up"] += 1
-        unit = f"unit {event.number} of {event.stream}"
-        sentence = f"{unit} is given up, as its sink failed with it and may have it: at-most-once ({event.reason})"
-        return [Report(sentence), *self._sink_delivered(SinkDelivered(event.stream, event.number), now_ms)]
-
-    def _sink_refused(self, event: SinkRefused, now_ms: float) -> list[Instruction]:
-        """The flow continues without a unit; without the sink, if that is to stop."""
-        unit = f"unit {event.number} of {event.stream}"
-        known = event.stream in self.sinks.stopped
-        if event.stops:
-            self.sinks.stop(event.stream, event.number)
-            sentence = f"sink {event.stream.consumer.part} stops, as it refuses {unit}: {event.reason}"
-        else:
-            sentence = f"{unit} is set aside, as its sink refuses it; its rows are dead letters: {event.reason}"
-        self.counters["units_set_aside"] += not known
-        told: list[Instruction] = [] if known else [Report(sentence)]
-        return [*told, *self._sink_delivered(SinkDelivered(event.stream, event.number), now_ms)]
-
-    def _give_up(self) -> list[Instruction]:
-        """Units that may have been delivered, by whoever had the turn before, are done with."""
-        out: list[Instruction] = []
-        for stream in list(self.sinks.deliveries) if self.topology.at_most_once else ():
-            count, steps = self.sinks.give_up(stream)
-            out += steps
-            if count:
-                self.counters["units_given_up"] += count
-                out += [*self.standing.progress_of(stream), *self.standing.delivered(stream)]
+        for replica in self.around.placed_here():
+            state = self.hosting.recovered.get(replica)
+            taken = self.policies.takes_up(replica, state, now_ms)
+            if taken is not None:
+                out += taken
+            elif replica in self.layout.joining:
+                out += self.newcomers.begin(replica, state, now_ms)
+            elif state is None:
+                out.append(self.hosting.absent(replica))
+            else:
+                out += self.hosting.host(replica, state)
         return out
 
     # --- ingress --------------------------------------------------------------------------------------
 
     def _sources_polled(self, event: SourcesPolled, _now_ms: float) -> list[Instruction]:
+        self._sources.mark()
         return [] if self.sources is None else self.sources.polled(event)
 
     def _push_arrived(self, event: PushArrived, _now_ms: float) -> list[Instruction]:
         return [] if self.sources is None else self.sources.pushed(event)
 
     def _entries_persisted(self, event: EntriesPersisted, _now_ms: float) -> list[Instruction]:
+        self._sources.mark()
         return [] if self.sources is None else self.sources.persisted(event)
-
-    def _in_sync_changed(self, event: InSyncChanged, _now_ms: float) -> list[Instruction]:
-        out: list[Instruction] = []
-        if event.sync.version > self.sync.version:
-            came = event.sync.members - self.sync.members
-            self.sync = event.sync
-            for node in sorted(came & self.links):
-                out += self.standing.tell(node)
-            if self.sync.leader in self.links - came:
-                out += self.standing.pass_on(self.sync.leader)
-            out += self.subscriptions.update_all()
-        return [*out, *([] if self.sources is None else self.sources.in_sync(event.sync))]
 
     # --- state ----------------------------------------------------------------------------------------
 
     def _state_arrived(self, event: StateArrived, now_ms: float) -> list[Instruction]:
-        out = self.holding.arrived(event, now_ms)
-        return self.joining.state_arrived(event, now_ms) if out is None else out
+        out = self.policies.state_arrived(event, now_ms)
+        return self.newcomers.state_arrived(event, now_ms) if out is None else out
 
     def _fetch_failed(self, event: FetchFailed, now_ms: float) -> list[Instruction]:
-        out = self.holding.failed(event, now_ms)
-        return self.joining.fetch_failed(event, now_ms) if out is None else out
+        out = self.policies.fetch_failed(event, now_ms)
+        return self.newcomers.fetch_failed(event, now_ms) if out is None else out
 
-    def _time_of(self, event: Produced) -> float:
-        """By what the state of a segment forgets: its watermark, or the time of the cut."""
-        if self.topology.strategy(event.replica.shard.part).timed:
-            return event.watermark_ms
-        return max((header.cut_ms for header in event.headers), default=0.0)
+    # --- what is due ----------------------------------------------------------------------------------
 
-    # --- layout and time ------------------------------------------------------------------------------
-
-    def _layout_changed(self, event: LayoutChanged, now_ms: float) -> list[Instruction]:
-        if event.layout.version <= self.layout.version:
-            return []
-        before, self.layout = self.layout, event.layout
-        out = [] if event.topology is None else self._topology_changed(event.topology)
-        self.serving = {replica for replica in self.serving if self._may_count(replica)}
-        self.progress = {replica: n for replica, n in self.progress.items() if self._may_count(replica)}
-        self.ahead = {replica: n for replica, n in self.ahead.items() if self._may_count(replica)}
-        self.moved = {replica: ms for replica, ms in self.moved.items() if self._may_count(replica)}
-        self.forking.reconciling.layout_changed(self._may_count)
-        out += [*self.joining.layout_changed(now_ms), *self.outboxes.layout_changed(self.layout)]
-        out += self.ring.placed(self.layout)
-        self.sinks.rank(self.layout)
-        self.records.layout_changed()
-        self.upstream.layout_changed()
-        for replica in self.replicas.values():
-            replica.placed_by(self.layout)
-        # Who has just been placed may have been greeted before anybody here knew what it is.
-        came = {node for replica, node in self.layout.placement.items() if replica not in before.placement}
-        for node in sorted(came & self.links):
-            out += self.standing.tell(node)
-        out += self.subscriptions.update_all()
-        return [*out, *(step for replica in self.replicas.values() for step in self.subscriptions.lacking(replica))]
-
-    def _topology_changed(self, topology: Topology) -> list[Instruction]:
-        self.topology = topology
-        self.handover.topology_changed(topology)
-        for stream, delivery in self.sinks.deliveries.items():
-            self.handover.delivered(stream, delivery.delivered)
-        return self.outboxes.topology_changed(topology)
-
-    def _may_count(self, replica: ReplicaId) -> bool:
-        """Whether the layout counts a replica, or a later one may: others can be ahead of this node."""
-        return replica in self.layout.placement or replica.index >= self.layout.next_index.get(replica.shard, 0)
-
-    def _tick(self, now_ms: float) -> list[Instruction]:
-        """Look at everything that may be due, or possible since something has changed."""
+    def _look_after_replicas(self, now_ms: float) -> list[Instruction]:
         out: list[Instruction] = []
         for replica in self.replicas.values():
             out += replica.answers(now_ms)
             if replica.restart_due(now_ms):
                 out.append(StartReplica(replica.replica))
             out += self.subscriptions.turn(replica, now_ms)
-        out += [*self.standby.tick(), *self._give_up(), *self.sinks.tick(now_ms), *self.handover.tick()]
-        out += [*self.upstream.acks(), *self.repairs.tick(now_ms)]
-        out += [*self.ring.tick(now_ms, self.links), *self.leading.tick(now_ms), *self.forking.tick(now_ms)]
-        out += [*self.joining.tick(now_ms), *self.holding.tick(now_ms)]
-        if self.sources is not None:
-            # Last: a replica that has just begun here may be all that a pulse has waited for.
-            out += self.sources.placed(set(self.layout.nodes_of(INGRESS)), self.links)
-            out += self.pace.tick(self.sources, now_ms)
         return out
+
+    def _replica_times(self) -> list[float]:
+        return [time for replica in self.replicas.values() for time in replica.wake_times_ms()]
+
+    def _takes_turns(self) -> bool:
+        """Whether replicas turn from one producer to another by what every event may change."""
+        return self.settings.single_delivery
+
+    def _look_after_sources(self, now_ms: float) -> list[Instruction]:
+        if self.sources is None:
+            return []
+        placed = self.sources.placed(set(self.layout.nodes_of(INGRESS)), self.links)
+        return [*placed, *self.backpressure.tick(self.sources, now_ms)]
+
+    def _progressed(self) -> None:
+        """A replica has come further: a pulse that is held may be cut."""
+        if self.sources is not None and self.sources.pulse.held:
+            self._sources.mark()
+
+    def _eased(self) -> bool:
+        """Whether pulses come less often for one that catches up: when that is over, the next may be due at once."""
+        return self.sources is not None and self.sources.pulse.eased_ms is not None
+
+    def _source_times(self) -> list[float]:
+        return [] if self.sources is None else [*self.sources.wake_times_ms(), *self.backpressure.wake_times_ms()]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unbroken.protocol.ingress.log import Append, AppendAck, Held, JoinLog, JoinRefused, Recall
-from unbroken.protocol.repair.rebuilt_state import FROM_THE_FIRST, Rebuilt
-from unbroken.protocol.values.consistency import Consistency
 from unbroken.protocol.values.ids import ReplicaId, StreamId
+from unbroken.protocol.values.ingress_log import Append, AppendAck, Held, JoinLog, JoinRefused, Recall
+from unbroken.protocol.values.rebuilt_state import FROM_THE_FIRST, Rebuilt
 from unbroken.protocol.values.units import Digest
+from unbroken.protocol.vocabulary import PolicyMessage
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,6 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Health:
-    """How the results of my replica stand, for its siblings and for those who read them."""
-
-    replica: ReplicaId
-    state: Consistency
-    tentative: int = 0
-
-
-@dataclass(frozen=True)
 class Unsubscribe:
     """Send me this stream no longer; I get it from another replica. What I have not acknowledged is still mine."""
 
@@ -143,27 +134,6 @@ class Claimed:
 
 
 @dataclass(frozen=True)
-class Offer:
-    """My replica's state of ``version`` is worth a copy to those that hold one."""
-
-    replica: ReplicaId
-    version: int
-
-
-@dataclass(frozen=True)
-class Record:
-    """My replica is done with its input up to ``purged`` and has the rest up to ``pending`` under way.
-
-    Its state can be rebuilt from what follows ``purged``; ``rebuilt`` says what it is worth then.
-    """
-
-    replica: ReplicaId
-    purged: int
-    rebuilt: Rebuilt
-    pending: int
-
-
-@dataclass(frozen=True)
 class Serving:
     """This replica is at work here: whoever reads its streams or shares its shard may turn to it."""
 
@@ -193,13 +163,10 @@ Message = (
     | Ack
     | Claim
     | Claimed
-    | Offer
-    | Record
     | Serving
     | DigestNote
     | Delivered
     | Progress
-    | Health
     | Ping
     | Pong
     | Append
@@ -208,4 +175,5 @@ Message = (
     | Held
     | JoinLog
     | JoinRefused
+    | PolicyMessage
 )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import json
 from dataclasses import dataclass
 
+from unbroken.codecs.codec import Codec
 from unbroken.security.keys import derive
 
 HOST_NAME = "unbroken"
@@ -35,11 +35,14 @@ class Credentials:
 
     def to_text(self) -> str:
         """For processes that are not to have the token: Spark's Python workers."""
-        return json.dumps([self.authority.decode(), self.certificate.decode(), self.key.decode()])
+        return CREDENTIALS.encode(self).decode()
 
     @classmethod
     def from_text(cls, text: str) -> Credentials:
-        return cls(*(part.encode() for part in json.loads(text)))
+        return CREDENTIALS.decode(text.encode())
+
+
+CREDENTIALS = Codec(Credentials, "credentials", readable=True)
 
 
 @functools.lru_cache(maxsize=64)

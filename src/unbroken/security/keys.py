@@ -13,7 +13,7 @@ SHORTEST_TOKEN = 32
 
 SALT = b"unbroken token, version 1"
 
-Purpose = Literal["documents", "zookeeper", "certificate authority", "push", "orders"]
+KeyPurpose = Literal["documents", "zookeeper", "certificate authority", "push", "orders"]
 
 
 class WeakToken(UnbrokenError):
@@ -30,7 +30,7 @@ def check_token(token: str) -> str:
     return token
 
 
-def derive(token: str, purpose: Purpose, length: int = 32) -> bytes:
+def derive(token: str, purpose: KeyPurpose, length: int = 32) -> bytes:
     """The key for one purpose, by HKDF (RFC 5869) with SHA-256: no key allows to compute another one."""
     secret = hmac.new(SALT, check_token(token).encode(), hashlib.sha256).digest()
     out, block = b"", b""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from unbroken.errors import UnbrokenError
+from unbroken.errors import Flaw, UnbrokenError
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -198,13 +198,14 @@ def is_secret(name: str) -> bool:
     return _WORDS.search(name) is not None and _HARMLESS.search(name) is None
 
 
-def literal_problems(parameter: str, options: Mapping[str, Any]) -> Iterable[str]:
-    """A sentence with a remedy for each option that holds a secret itself instead of a reference."""
+def literal_problems(parameter: str, options: Mapping[str, Any]) -> Iterable[Flaw]:
+    """A flaw for each option that holds a secret itself instead of a reference."""
     for name, value in options.items():
         if is_secret(name) and value and not isinstance(value, Secret | bool):
-            yield (
-                f"{parameter} holds the value of {name!r}, which would be stored with the flow's file; write "
-                f"{parameter}={{{name!r}: Secret.env('NAME')}} or Secret.file('/path'), and set it on the nodes."
+            instead = f"{parameter}={{{name!r}: Secret.env('NAME')}} or Secret.file('/path')"
+            yield Flaw(
+                f"{parameter} holds the value of {name!r}, which would be stored with the flow's file",
+                f"write {instead}, and set it on the nodes",
             )
 
 

@@ -157,9 +157,10 @@ def _launcher_script(java: JavaHome) -> str:
     )
 
 
-def _cache_root() -> Path:
+def cache_root() -> Path:
+    """The directory of this user for files that can be made anew; RuntimeError if the user has no home directory."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "unbroken" / "java"
+    return (Path(base) if base else Path.home() / ".cache") / "unbroken"
 
 
 def _write_launcher(root: Path, script: str) -> Path:
@@ -189,7 +190,7 @@ def spark_java_home() -> Path:
         return java.path
     script = _launcher_script(java)
     try:
-        return _write_launcher(_cache_root(), script)
+        return _write_launcher(cache_root() / "java", script)
     except (OSError, RuntimeError):
         # A home directory may be missing or read-only. A private temporary directory does as well, except
         # that each process makes its own.

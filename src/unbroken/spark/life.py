@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from py4j.protocol import Py4JNetworkError
 
+from unbroken.protocol.values.notices.processes import SparkEnd
 from unbroken.spark.master import executor_ids, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How Spark has come to its end; ``code`` is the exit code of its JVM."""
+
+    how: SparkEnd
+    code: int | None = None
+    detail: str = ""
+
+
+class Changes(NamedTuple):
+    """Executors that are lost or new, and how many there are."""
+
+    lost: tuple[str, ...]
+    added: tuple[str, ...]
+    left: int
+
+    @classmethod
+    def between(cls, before: Iterable[str], after: Iterable[str]) -> Changes:
+        earlier, later = set(before), set(after)
+        return cls(tuple(sorted(earlier - later)), tuple(sorted(later - earlier)), len(later))
 
 
 class SparkLife:
@@ -24,42 +48,26 @@ class SparkLife:
         self._remote = not is_local(session.sparkContext.master)
         self._executors = executor_ids(session) if self._remote else frozenset()
 
-    def end(self) -> str | None:
-        """How Spark has come to its end, as the rest of a sentence; None while it lives.
+    def end(self) -> Ending | None:
+        """How Spark has come to its end; None while it lives.
 
         A driver goes on when it loses executors or its master, until the master tells it that its application is
         removed, as it does after executors have failed ten times in a row. Then everything has to be started again.
         """
         process = getattr(self._session.sparkContext._gateway, "proc", None)
         if process is not None and process.poll() is not None:
-            return f"the JVM of Spark has ended with code {process.poll()}"
+            return Ending(SparkEnd.JVM_ENDED, process.poll())
         if process is None and os.getppid() != self._parent:
-            return "the JVM of spark-submit has ended"
+            return Ending(SparkEnd.SUBMIT_ENDED)
         try:
-            return "Spark has stopped" if self._session.sparkContext._jsc.sc().isStopped() else None
+            stopped = self._session.sparkContext._jsc.sc().isStopped()
+            return Ending(SparkEnd.STOPPED) if stopped else None
         except (Py4JNetworkError, OSError) as error:
-            return f"the JVM of Spark cannot be reached ({type(error).__name__})"
+            return Ending(SparkEnd.UNREACHABLE, detail=type(error).__name__)
 
-    def changes(self) -> list[str]:
-        """What has become of executors since the last look, as the rest of a sentence each."""
+    def changes(self) -> Changes:
+        """What has become of executors since the last look."""
         if not self._remote:
-            return []
+            return Changes((), (), 0)
         before, self._executors = self._executors, executor_ids(self._session)
-        return describe(before, self._executors)
-
-
-def describe(before: Iterable[str], after: Iterable[str]) -> list[str]:
-    """The difference between two sets of executors in words."""
-    lost, came, left = sorted({*before} - {*after}), sorted({*after} - {*before}), len({*after})
-    out: list[str] = []
-    if lost:
-        count = "one that is left" if left == 1 else f"{left} that are left"
-        rest = f"its tasks are run again on the {count}" if left else "it has none, and waits for another one"
-        out.append(f"has lost {_named(lost)} of Spark; {rest}")
-    if came:
-        out.append(f"has got {_named(came)} of Spark")
-    return out
-
-
-def _named(ids: list[str]) -> str:
-    return f"executor {ids[0]}" if len(ids) == 1 else f"executors {', '.join(ids)}"
+        return Changes.between(before, self._executors)

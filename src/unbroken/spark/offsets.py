@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unbroken.protocol.replica.cuts import Cut, Reach
+from unbroken.protocol.values.cuts import BatchCut, Reach
 from unbroken.protocol.values.ids import StreamId
 
 Offset = Mapping[str, Any]
 """``{"cut": b}``, and perhaps ``"units"``: for each stream what ``Reach.to_json`` makes."""
 
 
-def offset_of(number: int, cut: Cut) -> dict[str, Any]:
+def offset_of(number: int, cut: BatchCut) -> dict[str, Any]:
     if not cut:
         return {"cut": number}
     return {"cut": number, "units": {str(stream): reach.to_json() for stream, reach in sorted(cut.items())}}

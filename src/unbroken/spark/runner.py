@@ -10,15 +10,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from unbroken.data.digest import HASH_COLUMN, digest_column, digest_of, float_columns
-from unbroken.data.schema import arrow_schema
-from unbroken.data.sharding import spark_shard_column, split_by_column
-from unbroken.data.unit_store import UnitStore, encode_unit
+from unbroken.data.hashed_rows import HashedRows
+from unbroken.data.schema import check_names
+from unbroken.data.unit_store import UnitStore, unit_parts
 from unbroken.flow.dataflow import Segment
 from unbroken.flow.program import Consumer
-from unbroken.protocol.replica.cuts import Cut
+from unbroken.protocol.values.cuts import BatchCut
 from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.values.units import UnitHeader
 from unbroken.security.certificates import credentials
@@ -29,8 +28,7 @@ from unbroken.spark.one_task import as_one_task
 from unbroken.spark.segment_call import call, start_query
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
@@ -47,17 +45,16 @@ _BESIDE_THE_POINT = re.compile(r"at |File |Caused by|JVM stack|===|If you want t
 
 
 @dataclass(frozen=True)
-class CutInfo:
-    """What the output units of a micro-batch take over from its input."""
+class BatchProgress:
+    """A micro-batch as Spark reports it when it is done; ``cut`` is None if Spark has asked for input in vain."""
 
-    pulse: int
-    cut_ms: int
-    final: bool
-    generation: int = 1
-    layout: int = 0
-    stable: bool = True
-    since: int = 0
-    fold: int = 0
+    batch: int
+    cut: int | None
+    duration_ms: Mapping[str, float]
+    input_rows: int
+    state_rows_updated: int
+    state_memory_bytes: int
+    state_file_bytes: int
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class SegmentCode:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class QuerySurroundings:
     """What a replica's query needs from its node."""
 
     session: SparkSession
@@ -79,7 +76,8 @@ class Surroundings:
     token: str
     checkpoint: Callable[[ReplicaId], Path]
     base: Callable[[ReplicaId], int]
-    cut_info: Callable[[ReplicaId, int, Cut], CutInfo]
+    cut_header: Callable[[ReplicaId, int, BatchCut], UnitHeader]
+    """What the output units of a micro-batch take over from its input: the header of the newest input unit."""
     produced: Callable[[ReplicaId, int, tuple[UnitHeader, ...], float], None]
     consumers: Callable[[str], tuple[Consumer, ...]]
 
@@ -92,24 +90,20 @@ class QueryRunner:
     that runs again after a crash finds its units written and leaves them as they are.
     """
 
-    def __init__(self, replica: ReplicaId, code: SegmentCode, around: Surroundings) -> None:
+    def __init__(self, replica: ReplicaId, code: SegmentCode, around: QuerySurroundings) -> None:
         self.replica = replica
         self.segment = code.segment
         self.checkpoint = around.checkpoint(replica)
         self._around = around
         self._code = code
         self._consumers: tuple[Consumer, ...] = ()
-        self._marks: list[Column] = []
         self._query: StreamingQuery | None = None
         self._base = 0
 
     def start(self) -> None:
         self._base = self._around.base(self.replica)
         frame = as_one_task(call(self.segment, [self._input(name) for name in self.segment.inputs]))
-        self._floats = float_columns(frame.schema)
-        self._digest = digest_column(frame.schema)
-        self._columns = arrow_schema(frame.schema)
-        self._look_for_consumers()
+        check_names(frame.schema)
         writer = frame.writeStream.outputMode(self.segment.output_mode).foreachBatch(self._micro_batch)
         # With a scheme: where Hadoop is configured for a cluster, its default file system is not the local one.
         writer = writer.option("checkpointLocation", f"file://{self.checkpoint.absolute()}")
@@ -127,21 +121,21 @@ class QueryRunner:
         error = query.exception()
         return "the query ended" if error is None else root_cause(str(error))
 
-    def progress(self) -> dict[str, Any]:
-        """Where the last micro-batch spent its time, and how large the state is since."""
+    def progress(self) -> BatchProgress | None:
+        """Where the last micro-batch spent its time, and how large the state is since; None before the first."""
         last = None if self._query is None else self._query.lastProgress
         if last is None:
-            return {}
-        return {
-            "duration_ms": dict(last.durationMs),
-            "batch": last.batchId,
-            "cut": _cut_of(last),
-            "input_rows": last.numInputRows,
+            return None
+        return BatchProgress(
+            batch=last.batchId,
+            cut=_cut_of(last),
+            duration_ms=dict(last.durationMs),
+            input_rows=last.numInputRows,
             # How many rows there are in all is not known: RocksDB would have to look for each one it is given.
-            "state_rows_updated": sum(operator.numRowsUpdated for operator in last.stateOperators),
-            "state_memory": sum(operator.memoryUsedBytes for operator in last.stateOperators),
-            "state_files": sum(operator.customMetrics.get(STATE_FILES, 0) for operator in last.stateOperators),
-        }
+            state_rows_updated=sum(operator.numRowsUpdated for operator in last.stateOperators),
+            state_memory_bytes=sum(operator.memoryUsedBytes for operator in last.stateOperators),
+            state_file_bytes=sum(operator.customMetrics.get(STATE_FILES, 0) for operator in last.stateOperators),
+        )
 
     def _input(self, name: str) -> DataFrame:
         around = self._around
@@ -160,56 +154,37 @@ class QueryRunner:
     def _micro_batch(self, frame: DataFrame, batch: int) -> None:
         offset = offset_at(self.checkpoint, batch)
         number = int(offset["cut"])
-        info = self._around.cut_info(self.replica, number, cut_from(offset))
-        self._look_for_consumers()
-        # One select and one action: Spark analyses every further step, and runs the micro-batch again for every
-        # further action.
-        table = frame.select("*", *self._marks).toArrow()
-        headers = self._passed_over(table, batch, number, info) if info.fold else []
-        for i, consumer in enumerate(self._consumers):
-            for shard, piece in enumerate(self._split(table, i, consumer.shards)):
+        cut = self._around.cut_header(self.replica, number, cut_from(offset))
+        # Who reads the rows may change between micro-batches, when other code comes to run next to this.
+        self._consumers = self._around.consumers(self.replica.shard.part)
+        # One action: Spark runs the micro-batch again for every further one.
+        keys = [consumer.keys for consumer in self._consumers if consumer.shards > 1]
+        table = HashedRows.of(frame.toArrow(), keys, computed=True)
+        headers = self._passed_over(table, batch, number, cut) if cut.fold else []
+        for consumer in self._consumers:
+            for shard, piece in enumerate(table.split(consumer.keys, consumer.shards)):
                 stream = StreamId(self.replica.shard, ShardId(consumer.part, shard))
-                headers.append(self._write(stream, number, piece, info))
+                headers.append(self._write(stream, number, piece, cut))
         self._around.produced(self.replica, number, tuple(headers), watermark_before(self.checkpoint, batch))
 
-    def _passed_over(self, table: pa.Table, batch: int, number: int, info: CutInfo) -> list[UnitHeader]:
+    def _passed_over(self, table: HashedRows, batch: int, number: int, cut: UnitHeader) -> list[UnitHeader]:
         """The units before the last one of a micro-batch that takes several: all results are in the last."""
         before = int(offset_at(self.checkpoint, batch - 1)["cut"]) if batch else self._base
         headers: list[UnitHeader] = []
+        none = table.none()
         for between in range(before + 1, number):
-            facts = replace(info, pulse=between, final=False)
-            for i, consumer in enumerate(self._consumers):
-                for shard, piece in enumerate(self._split(table.slice(0, 0), i, consumer.shards)):
+            passed = replace(cut, pulse=between, final=False)
+            for consumer in self._consumers:
+                for shard, piece in enumerate(none.split(consumer.keys, consumer.shards)):
                     stream = StreamId(self.replica.shard, ShardId(consumer.part, shard))
-                    headers.append(self._write(stream, between, piece, facts))
+                    headers.append(self._write(stream, between, piece, passed))
         return headers
 
-    def _look_for_consumers(self) -> None:
-        """Who reads the rows may change between micro-batches, when other code comes to run beside this."""
-        found = self._around.consumers(self.replica.shard.part)
-        if found != self._consumers or not self._marks:
-            self._consumers = found
-            self._marks = [self._digest] + [
-                spark_shard_column(consumer.keys, consumer.shards, self._columns).alias(f"__ub_shard_{i}")
-                for i, consumer in enumerate(found)
-                if consumer.shards > 1
-            ]
-
-    def _split(self, table: pa.Table, which: int, shards: int) -> list[pa.Table]:
-        others = [
-            name for name in table.column_names if name.startswith("__ub_shard_") and name != f"__ub_shard_{which}"
-        ]
-        table = table.drop_columns(others) if others else table
-        return [table] if shards == 1 else split_by_column(table, f"__ub_shard_{which}", shards)
-
-    def _write(self, stream: StreamId, number: int, piece: pa.Table, info: CutInfo) -> UnitHeader:
-        digest = digest_of(piece, self._floats)
-        rows = piece.drop_columns([HASH_COLUMN])
-        facts = (info.pulse, info.cut_ms, digest, rows.nbytes, info.stable, info.final, info.generation, info.layout)
-        header = UnitHeader(stream, number, *facts, info.since, info.fold)
+    def _write(self, stream: StreamId, number: int, piece: HashedRows, cut: UnitHeader) -> UnitHeader:
+        header = replace(cut, stream=stream, number=number, digest=piece.digest(), size=piece.table.nbytes)
         path = self._around.store.outbox_path(self.replica, stream, number)
         if not os.path.exists(path):
-            self._around.store.write(path, encode_unit(header, rows))
+            self._around.store.write(path, *unit_parts(header, piece.table))
         return header
 
 

@@ -60,9 +60,7 @@ class SideEffect(UnbrokenError):
     """A segment's function has asked for something else than a description of its result, which was refused."""
 
     def __init__(self, segment: str, does: str, remedy: str) -> None:
-        self.what = f"the function of segment {segment} {does}"
-        self.remedy = remedy
-        super().__init__(f"{self.what[0].upper()}{self.what[1:]}. {remedy[0].upper()}{remedy[1:]}.")
+        super().__init__(f"the function of segment {segment} {does}", remedy)
 
 
 @dataclass(eq=False)

@@ -9,19 +9,19 @@ the same version at the same time are told apart by the writer, a random name, a
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
+from unbroken.codecs.codec import Codec, Undecodable
 from unbroken.connectors.location import scheme_of
 from unbroken.errors import UnbrokenError
 
@@ -69,6 +69,9 @@ def unknown_scheme(url: str, session: SparkSession) -> str | None:
     except Py4JJavaError as error:
         return (str(error.java_exception.getMessage()).splitlines() or [scheme])[0]
     return None
+
+
+_SNAPSHOT = Codec(Snapshot, "snapshot", readable=True)
 
 
 class SnapshotStore:
@@ -188,22 +191,21 @@ class SnapshotStore:
                 text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
             finally:
                 stream.close()
-            files = tuple(SnapshotFile(**entry) for entry in json.loads(text)["files"])
+            files = _SNAPSHOT.decode(str(text).encode()).files
         except Py4JJavaError as error:
             # Not there yet, deleted meanwhile, or not written to its end when the machine stopped.
             if _kind(error) not in ("FileNotFoundException", "ChecksumException"):
                 raise
             return None
-        except (ValueError, KeyError, TypeError):
+        except Undecodable:
             return None
         return Snapshot(shard, version, name.partition("-")[2], files)
 
     def _write_manifest(self, system: Any, base: str, snapshot: Snapshot) -> None:
-        content = {**asdict(snapshot), "bytes": snapshot.size}
         partial = self._path(f"{base}/{_MANIFEST}.part")
         stream = system.create(partial, True)
         try:
-            stream.write(bytearray(json.dumps(content, indent=1).encode()))
+            stream.write(_SNAPSHOT.buffer(snapshot))
         finally:
             stream.close()
         if not system.rename(partial, self._path(f"{base}/{_MANIFEST}")):

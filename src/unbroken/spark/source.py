@@ -23,9 +23,11 @@ from pyspark.sql.types import StructType
 from unbroken.data.checksum import Damaged
 from unbroken.data.schema import arrow_schema
 from unbroken.data.unit_store import open_unit, read_header, unit_name
+from unbroken.protocol.values.ids import ReplicaId, StreamId
 from unbroken.security.certificates import Credentials
-from unbroken.spark.offsets import units_between
+from unbroken.spark.offsets import cut_from, offset_of, units_between
 from unbroken.transport.auth import open_client
+from unbroken.transport.calls import GATE_ANSWER, GateQuestion, UnitTicket, call, ticket_of
 
 GATE_TIMEOUT_S = 60
 """Longest wait for the gate's answer. The gate answers within its own much shorter wait; only a node that is
@@ -84,11 +86,11 @@ class UnbrokenReader(DataSourceStreamReader):
         return answer
 
     def _ask(self, start: dict[str, Any]) -> dict[str, Any]:
-        question = {"replica": self._replica, "instance": self._instance, "start": start}
-        action = flight.Action("gate", json.dumps(question).encode())
-        results = list(self._connection().do_action(action, flight.FlightCallOptions(timeout=GATE_TIMEOUT_S)))
-        answer: dict[str, Any] = json.loads(results[0].body.to_pybytes())
-        return answer
+        number = int(start["cut"])
+        question = GateQuestion(ReplicaId.parse(self._replica), self._instance, number, cut_from(start))
+        answer = GATE_ANSWER.decode(call(self._connection(), question, GATE_TIMEOUT_S))
+        # Spark takes an offset that is written in another way for data.
+        return start if answer.offset == number else offset_of(answer.offset, answer.cut)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         units = units_between(start, end, self._streams)
@@ -112,8 +114,7 @@ class UnbrokenReader(DataSourceStreamReader):
             # One that is damaged is the node's business, which fetches it once more.
             with pa.memory_map(path) as file, contextlib.suppress(Damaged):
                 return open_unit(file.read_buffer(), path)
-        question = {"replica": self._replica, "stream": stream, "number": number}
-        ticket = flight.Ticket(json.dumps(question).encode())
+        ticket = ticket_of(UnitTicket(ReplicaId.parse(self._replica), StreamId.parse(stream), number))
         return self._connection().do_get(ticket, flight.FlightCallOptions(timeout=GATE_TIMEOUT_S)).read_all()
 
     def _with_cut_time(self, table: pa.Table) -> pa.Table:

@@ -9,23 +9,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unbroken.testing.faults import Fault, Freeze, Kill, Partition, SourceFails
+    from unbroken.testing.execution import RunFailed, run_with_faults
+    from unbroken.testing.faults import (
+        ClockStep,
+        DiskFull,
+        Fault,
+        Freeze,
+        Kill,
+        Partition,
+        Restart,
+        SlowDisk,
+        SourceFails,
+        Wipe,
+    )
     from unbroken.testing.marks import kill_here, mark, pause_here
-    from unbroken.testing.pool import WarmCluster
     from unbroken.testing.result import Run
-    from unbroken.testing.running import RunFailed, run_with_faults
     from unbroken.testing.verdict import Different, assert_same_as_fault_free
+    from unbroken.testing.warm.pool import WarmCluster
 
 __all__ = [
+    "ClockStep",
     "Different",
+    "DiskFull",
     "Fault",
     "Freeze",
     "Kill",
     "Partition",
+    "Restart",
     "Run",
     "RunFailed",
+    "SlowDisk",
     "SourceFails",
     "WarmCluster",
+    "Wipe",
     "assert_same_as_fault_free",
     "kill_here",
     "mark",
@@ -34,20 +50,25 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ClockStep": "faults",
     "Different": "verdict",
+    "DiskFull": "faults",
     "Fault": "faults",
     "Freeze": "faults",
     "Kill": "faults",
     "Partition": "faults",
+    "Restart": "faults",
     "Run": "result",
-    "RunFailed": "running",
+    "RunFailed": "execution",
+    "SlowDisk": "faults",
     "SourceFails": "faults",
-    "WarmCluster": "pool",
+    "WarmCluster": "warm.pool",
+    "Wipe": "faults",
     "assert_same_as_fault_free": "verdict",
     "kill_here": "marks",
     "mark": "marks",
     "pause_here": "marks",
-    "run_with_faults": "running",
+    "run_with_faults": "execution",
 }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unbroken.errors import UnbrokenError
-from unbroken.testing.faults import Fault, Kill, Node
+from unbroken.testing.faults import Fault, Kill, NodeRef
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def mark(what: str | Fault | None = None) -> Mark:
     return Mark(fault=what)
 
 
-def kill_here(node: Node = "leader", *, back_after_s: float | None = None, when_whole: bool = False) -> Mark:
+def kill_here(node: NodeRef = "leader", *, back_after_s: float | None = None, when_whole: bool = False) -> Mark:
     """kill -9 of a node when the source has been cut up to here; by default of the one that leads the ingress."""
     return mark(Kill(node, back_after_s, when_whole=when_whole))
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from unbroken.testing.pool import WarmCluster
     from unbroken.testing.result import Run
+    from unbroken.testing.warm.pool import WarmCluster
 
 
 @dataclass
@@ -36,7 +36,7 @@ def unbroken_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
     They begin to start when the first test asks for them and end with the session, however that ends. Give it to
     `unbroken.testing.run_with_faults` as ``cluster``.
     """
-    from unbroken.testing.pool import WarmCluster
+    from unbroken.testing.warm.pool import WarmCluster
 
     with WarmCluster(tmp_path_factory.mktemp("unbroken")) as cluster:
         session = request.config.stash[SESSION] = _Session(cluster)

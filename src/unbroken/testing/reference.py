@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from unbroken.data.hashed_rows import split
 from unbroken.data.schema import arrow_schema
-from unbroken.data.sharding import split
 from unbroken.errors import UnbrokenError
 from unbroken.flow.dataflow import Segment
 from unbroken.flow.plan import build_topology
 from unbroken.spark.analysis.analysis import Analysis, analyse, input_schema
 from unbroken.spark.segment_call import call, start_query
-from unbroken.testing.files import RunFiles
-from unbroken.testing.substitution import load_substituted
+from unbroken.testing.input.files import RunFiles
+from unbroken.testing.input.substitution import load_substituted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +42,7 @@ Units = Sequence[pa.Table]
 
 
 @dataclass(frozen=True)
-class Job:
+class ReferenceJob:
     """What is to be computed: the rows of each unit, by source, and when each unit was cut."""
 
     cuts: Mapping[str, Sequence[tuple[int, int]]]
@@ -57,7 +57,7 @@ class Job:
         (out / "job.json").write_text(json.dumps({"cuts": dict(self.cuts), "cut_ms": list(self.cut_ms)}))
 
     @classmethod
-    def read(cls, out: Path) -> Job:
+    def read(cls, out: Path) -> ReferenceJob:
         value = json.loads((out / "job.json").read_text())
         cuts = {source: [(int(a), int(b)) for a, b in spans] for source, spans in value["cuts"].items()}
         return cls(cuts, [int(moment) for moment in value["cut_ms"]])
@@ -68,7 +68,7 @@ def compute(root: Path, out: Path, session: SparkSession) -> None:
     flow = load_substituted(root)
     topology = build_topology(flow)
     analysis = analyse(flow, tuple(topology.segments), session)
-    job = Job.read(out)
+    job = ReferenceJob.read(out)
     given: dict[str, list[Units]] = {name: [_source_units(root, name, job)] for name in flow.sources}
     for name in topology.segments:
         segment = flow.segments[name]
@@ -92,7 +92,7 @@ def read_result(out: Path, sink: str) -> dict[int, pa.Table]:
     return {int(number): rows.filter(pa.array(numbers == number)) for number in sorted(set(numbers.tolist()))}
 
 
-def _source_units(root: Path, source: str, job: Job) -> Units:
+def _source_units(root: Path, source: str, job: ReferenceJob) -> Units:
     with pa.OSFile(str(RunFiles(root).input(source)), "rb") as file:
         rows = pa.ipc.open_file(file).read_all()
     cuts = [*job.cuts[source], *[(0, 0)] * (job.units - len(job.cuts[source]))]
@@ -113,7 +113,9 @@ def _write_result(path: Path, shards: Sequence[Units]) -> None:
 class _SegmentWork:
     """One segment as plain streaming queries, one for each shard."""
 
-    def __init__(self, segment: Segment, analysis: Analysis, job: Job, session: SparkSession, directory: Path) -> None:
+    def __init__(
+        self, segment: Segment, analysis: Analysis, job: ReferenceJob, session: SparkSession, directory: Path
+    ) -> None:
         self._segment = segment
         self._schemas = {
             name: input_schema(analysis.schemas[name], segment.cut_time) for name in dict.fromkeys(segment.inputs)

@@ -12,30 +12,21 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from unbroken.errors import UnbrokenError
-from unbroken.testing.comparing import Row, latest, rows_of
-from unbroken.testing.faults import Fault
-from unbroken.testing.files import RunFiles
-from unbroken.testing.kept import KeptUnit
+from unbroken.observe.status.node import DivergedUnit
+from unbroken.observe.status.summary import divergence_text
+from unbroken.protocol.values.notices import Reported
+from unbroken.testing.comparison import Row, latest, rows_of
+from unbroken.testing.injection.executor import Struck
+from unbroken.testing.input.files import RunFiles
+from unbroken.testing.input.kept_units import KeptUnit
 from unbroken.wording import choices
 
 if TYPE_CHECKING:
-    from unbroken.testing.deployment import Setup
-    from unbroken.testing.pool import WarmCluster
+    from unbroken.testing.warm.deployment import DeploymentSetup
+    from unbroken.testing.warm.pool import WarmCluster
 
 UNIT_COLUMN = "unit"
 """The column with the number of a row's unit, where it is asked for."""
-
-
-@dataclass(frozen=True)
-class Struck:
-    """A fault that happened: to whom, and when in seconds since 1970."""
-
-    fault: Fault
-    what: str
-    at_s: float
-
-    def __str__(self) -> str:
-        return f"{self.fault}: {self.what}"
 
 
 @dataclass(frozen=True, order=True)
@@ -51,7 +42,7 @@ class UnitName:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ResultShape:
     """What has to be known of the flow: the shards of each sink, and whether units are numbered by cuts."""
 
     flow: str
@@ -63,19 +54,19 @@ class Shape:
 class Run:
     """The outcome of `run_with_faults`.
 
-    ``history`` is what the nodes told, in sentences; ``struck`` what was done to them, in order. ``cuts`` has for every
+    ``history`` is what the nodes reported; ``struck`` what was done to them, in order. ``cuts`` has for every
     source the rows of each unit, from and to. ``reference`` is what it had to give, once that has been computed.
     """
 
-    shape: Shape
+    shape: ResultShape
     files: RunFiles
     units_by_sink: Mapping[str, Sequence[KeptUnit]]
     cuts: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
     struck: tuple[Struck, ...] = ()
-    history: tuple[str, ...] = ()
-    divergences: tuple[str, ...] = ()
+    history: tuple[Reported, ...] = ()
+    divergences: tuple[DivergedUnit, ...] = ()
     took_s: float = 0.0
-    setup: Setup | None = field(default=None, repr=False)
+    setup: DeploymentSetup | None = field(default=None, repr=False)
     cluster: WarmCluster | None = field(default=None, repr=False)
     reference: dict[str, dict[int, list[Row]]] | None = field(default=None, repr=False)
 
@@ -156,7 +147,7 @@ class Run:
         """What was done and where to look, for messages."""
         lines = [f"flow {self.shape.flow}: {', '.join(self._counts()) or 'no results'}"]
         lines += [f"  done: {struck}" for struck in self.struck] or ["  nothing was done to it"]
-        lines += [f"  divergence: {divergence}" for divergence in self.divergences]
+        lines += [f"  divergence: {divergence_text(each)}" for each in self.divergences]
         return "\n".join([*lines, f"  logs: {self.files.logs}"])
 
     def remove_state(self) -> None:

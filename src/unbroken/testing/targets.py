@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.values.ids import NodeId, ShardId, segment_of
 from unbroken.protocol.values.layout import Layout
-from unbroken.testing.faults import LEADER, REPLICA_OF, ZOOKEEPER, Fault, Node
+from unbroken.testing.faults import (
+    EVERYTHING,
+    LEADER,
+    REPLICA_OF,
+    ZOOKEEPER,
+    Fault,
+    Freeze,
+    Kill,
+    NodeRef,
+    Partition,
+    Restart,
+)
 from unbroken.wording import choices
 
 
@@ -20,7 +31,7 @@ class Roles:
     layout: Layout | None
     alive: Collection[NodeId]
 
-    def find(self, node: Node) -> NodeId:
+    def find(self, node: NodeRef) -> NodeId:
         """The node that is meant; raises UnbrokenError if at this moment nobody is."""
         name = node_name(node)
         if name == LEADER:
@@ -49,7 +60,7 @@ def _matches(shard: ShardId, what: str) -> bool:
     return what in (segment_of(shard.part), f"{segment_of(shard.part)}.{shard.index}")
 
 
-def node_name(node: Node) -> str:
+def node_name(node: NodeRef) -> str:
     """A node by the name that it has in the cluster, or its role as it was written."""
     return f"node-{node}" if isinstance(node, int) else node
 
@@ -59,6 +70,16 @@ def node_names(count: int, standbys: int) -> list[NodeId]:
         *(f"node-{number}" for number in range(1, count + 1)),
         *(f"standby-{number}" for number in range(1, standbys + 1)),
     ]
+
+
+def _other_targets(fault: Fault) -> tuple[str, ...]:
+    """What a fault can be about besides nodes by their names."""
+    match fault:
+        case Kill() | Freeze() | Partition():
+            return (LEADER, ZOOKEEPER)
+        case Restart():
+            return (LEADER, EVERYTHING)
+    return (LEADER,)
 
 
 def refuse_unknown(faults: Iterable[Fault], nodes: Collection[NodeId], segments: dict[str, int]) -> None:
@@ -73,8 +94,8 @@ def refuse_unknown(faults: Iterable[Fault], nodes: Collection[NodeId], segments:
                 what = name.removeprefix(REPLICA_OF)
                 if what not in parts:
                     raise UnbrokenError(f"{fault}: there is no segment or shard {what!r}; {choices(parts, what)}")
-            elif name not in nodes and name not in (LEADER, ZOOKEEPER):
-                known = [*nodes, LEADER, ZOOKEEPER]
+            elif name not in nodes and name not in (others := _other_targets(fault)):
+                known = [*nodes, *others]
                 raise UnbrokenError(
                     f"{fault}: there is no node {name!r}; {choices(known, name)}, or 'replica of SEGMENT'"
                 )

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from unbroken.errors import UnbrokenError
-from unbroken.testing.comparing import Row, compare, latest, rows_of
-from unbroken.testing.deployment import Setup
-from unbroken.testing.orders import IDLE, REFERENCE
-from unbroken.testing.pool import WarmCluster
-from unbroken.testing.reference import Job, read_result
+from unbroken.observe.status.summary import divergence_text
+from unbroken.testing.comparison import Row, compare, latest, rows_of
+from unbroken.testing.reference import ReferenceJob, read_result
 from unbroken.testing.result import Run
+from unbroken.testing.warm.deployment import DeploymentSetup
+from unbroken.testing.warm.orders import IDLE, ReferenceTask
+from unbroken.testing.warm.pool import WarmCluster
 
 REFERENCE_DEADLINE_S = 300.0
 
@@ -52,7 +53,7 @@ def assert_same_as_fault_free(run: Run, *, by: str | None = None, keys: Keys | N
     __tracebackhide__ = True
     setup = _setup_of(run)
     mode = _mode(run, setup, by, keys)
-    complaints = [f"replicas have diverged: {divergence}" for divergence in run.divergences]
+    complaints = [f"replicas have diverged: {divergence_text(each)}" for each in run.divergences]
     expected = fault_free(run)
     for sink in run.shape.shards:
         if isinstance(keys, Mapping) and sink not in keys:
@@ -72,7 +73,7 @@ def fault_free(run: Run) -> dict[str, ByUnit]:
     setup = _setup_of(run)
     if run.reference is None:
         out = run.files.root / "reference"
-        Job(run.cuts, _cut_times(run)).write(out)
+        ReferenceJob(run.cuts, _cut_times(run)).write(out)
         with _lent(run.cluster) as cluster:
             _compute(setup, cluster, out)
         run.reference = {
@@ -81,11 +82,11 @@ def fault_free(run: Run) -> dict[str, ByUnit]:
     return run.reference
 
 
-def _compute(setup: Setup, cluster: WarmCluster, out: Path) -> None:
+def _compute(setup: DeploymentSetup, cluster: WarmCluster, out: Path) -> None:
     log = setup.files.logs / "reference.log"
-    options = {"root": str(setup.files.root), "out": str(out)}
+    task = ReferenceTask(str(setup.files.root), str(out))
     with cluster.leased(1, setup.recipe) as (member,):
-        member.order(setup.order(REFERENCE, options, log))
+        member.order(setup.order(task, log))
         done = member.wait(IDLE, deadline_s=REFERENCE_DEADLINE_S)
         if not done or member.failure:
             why = member.failure or f"it did not end within {REFERENCE_DEADLINE_S:g} s"
@@ -101,7 +102,7 @@ def _lent(cluster: WarmCluster | None) -> Iterator[WarmCluster]:
         yield own
 
 
-def _setup_of(run: Run) -> Setup:
+def _setup_of(run: Run) -> DeploymentSetup:
     if run.setup is None or not run.files.flow.is_file():
         raise UnbrokenError("the directory of this run is gone; compare its results in the test that has made them")
     return run.setup
@@ -116,7 +117,7 @@ def _cut_times(run: Run) -> list[int]:
     return out
 
 
-def _mode(run: Run, setup: Setup, by: str | None, keys: Keys | None) -> str:
+def _mode(run: Run, setup: DeploymentSetup, by: str | None, keys: Keys | None) -> str:
     """How results are compared: by 'unit', by 'rows', or by 'keys'."""
     if by not in (None, "unit", "rows"):
         raise UnbrokenError(f"by={by!r}: results are compared by 'unit' or by 'rows'")
@@ -136,7 +137,7 @@ def _mode(run: Run, setup: Setup, by: str | None, keys: Keys | None) -> str:
     return "rows"
 
 
-def _allowed(run: Run, setup: Setup, sink: str, expected: ByUnit) -> tuple[ByUnit, ByUnit]:
+def _allowed(run: Run, setup: DeploymentSetup, sink: str, expected: ByUnit) -> tuple[ByUnit, ByUnit]:
     """The rows that are wanted and those that were found, but for what the flow's guarantee allows."""
     guarantee = setup.flow.settings.guarantee
     found: ByUnit = {}

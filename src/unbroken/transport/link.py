@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import queue
 import threading
@@ -11,19 +10,20 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from unbroken.data.unit_store import HEADER
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.messages import Message
 from unbroken.protocol.values.units import UnitHeader
 from unbroken.security.certificates import credentials
 from unbroken.threads import LastingThread
 from unbroken.transport.auth import open_client
-from unbroken.transport.codec import encode, purpose
-from unbroken.transport.server import GOODBYE, MORE, PIECE_BYTES
+from unbroken.transport.codec import HELLO, MESSAGE, Hello, purpose
+from unbroken.transport.server import GOODBYE, MORE, UNIT_SIZE, piece_in
 
 log = logging.getLogger(__name__)
 
@@ -35,30 +35,72 @@ OUTGOING_LIMIT = 100_000
 
 
 MOST_UNIT_BYTES = 2 << 30
-"""A unit that is larger is not put together; its pieces are held in memory until the last one arrives."""
-
-MOST_PIECES = MOST_UNIT_BYTES // PIECE_BYTES
-"""A piece costs more than its bytes: empty ones are counted, too."""
+"""A unit that is larger is not taken."""
 
 
-class Pieces:
-    """The pieces of a unit that have arrived; UnbrokenError from ``add`` if they are more than a unit may have."""
+class UnitTaker(Protocol):
+    """Takes one unit, whose pieces arrive one after the other on the thread of a link."""
 
-    def __init__(self, peer: str) -> None:
+    def add(self, piece: pa.Buffer) -> None: ...
+
+    def finish(self) -> None:
+        """That was the last piece. An UnbrokenError from here or from ``add`` ends the link."""
+
+    def abandon(self) -> None:
+        """The rest does not come. Also called after a failure of ``add`` or ``finish``."""
+
+
+class UnitPieces:
+    """Hands the pieces that arrive over a link to the takers of their units; UnbrokenError if they make no unit."""
+
+    def __init__(self, peer: str, begin: Callable[[str, UnitHeader], UnitTaker]) -> None:
         self._peer = peer
+        self._begin = begin
+        self._taker: UnitTaker | None = None
+        self._left = 0
+
+    def add(self, piece: pa.Buffer, metadata: bytes) -> None:
+        if metadata != MORE:
+            self._require(self._taker is None, "a unit without its end")
+            (self._left,) = UNIT_SIZE.unpack_from(metadata)
+            self._require(self._left <= MOST_UNIT_BYTES, f"a unit that is larger than {MOST_UNIT_BYTES} bytes")
+            self._taker = self._begin(self._peer, HEADER.decode(metadata[UNIT_SIZE.size :]))
+        self._require(self._taker is not None and 0 < piece.size <= self._left, "a piece that belongs to no unit")
+        assert self._taker is not None
+        self._taker.add(piece)
+        self._left -= piece.size
+        if not self._left:
+            self._taker.finish()
+            self._taker = None
+
+    def abandon(self) -> None:
+        """Nothing comes any more."""
+        if self._taker is not None:
+            self._taker.abandon()
+
+    def _require(self, holds: bool, found: str) -> None:
+        if not holds:
+            raise UnbrokenError(f"{self._peer} sends {found}")
+
+
+class WholeUnit:
+    """Takes a unit in memory and hands it on in one piece."""
+
+    def __init__(self, peer: str, header: UnitHeader, handle: Callable[[str, UnitHeader, pa.Buffer], None]) -> None:
+        self._peer = peer
+        self._header = header
+        self._handle = handle
         self._pieces: list[pa.Buffer] = []
-        self._bytes = 0
 
     def add(self, piece: pa.Buffer) -> None:
-        self._bytes += piece.size
-        if len(self._pieces) >= MOST_PIECES or self._bytes > MOST_UNIT_BYTES:
-            raise UnbrokenError(f"a unit from {self._peer} is larger than {MOST_UNIT_BYTES} bytes")
         self._pieces.append(piece)
 
-    def take(self) -> pa.Buffer:
-        """The whole unit; the next piece is that of another one."""
-        pieces, self._pieces, self._bytes = self._pieces, [], 0
-        return pieces[0] if len(pieces) == 1 else pa.py_buffer(b"".join(pieces))
+    def finish(self) -> None:
+        one = len(self._pieces) == 1
+        self._handle(self._peer, self._header, self._pieces[0] if one else pa.py_buffer(b"".join(self._pieces)))
+
+    def abandon(self) -> None:
+        self._pieces.clear()
 
 
 class Latest:
@@ -93,7 +135,8 @@ class LinkHandlers:
 
     up: Callable[[str], None]
     lost: Callable[[str], None]
-    unit: Callable[[str, UnitHeader, pa.Buffer], None]
+    unit: Callable[[str, UnitHeader], UnitTaker]
+    """A unit begins to arrive."""
 
 
 class Link:
@@ -122,7 +165,7 @@ class Link:
         self._handlers = handlers
         self._heartbeat_s = heartbeat_s
         self._timeout_s = timeout_s
-        self._outgoing: queue.Queue[bytes | None] = queue.Queue(OUTGOING_LIMIT)
+        self._outgoing: queue.Queue[bytes | bytearray | None] = queue.Queue(OUTGOING_LIMIT)
         self._closed = threading.Event()
         self._reader: Any = None
         self._heard = time.monotonic()
@@ -135,7 +178,7 @@ class Link:
     def send(self, message: Message) -> None:
         """Queue a message; lost if the link is down (what matters is sent again when it comes up)."""
         try:
-            data = encode(message)
+            data = MESSAGE.buffer(message)
             self._outgoing.put_nowait(data)
             self.bytes_sent[purpose(message)] += len(data)
         except queue.Full:
@@ -181,13 +224,13 @@ class Link:
         options = [("grpc.min_reconnect_backoff_ms", int(self._timeout_s * 1000))]
         client = open_client(self.address, credentials(self._token), options)
         up = False
-        pieces = Pieces(self.peer)
+        pieces = UnitPieces(self.peer, self._handlers.unit)
         writer: Any = None
         sender: threading.Thread | None = None
         ended = threading.Event()
-        outgoing: queue.Queue[bytes | None] = queue.Queue(OUTGOING_LIMIT)
+        outgoing: queue.Queue[bytes | bytearray | None] = queue.Queue(OUTGOING_LIMIT)
         try:
-            descriptor = flight.FlightDescriptor.for_command(json.dumps({"peer": self._me}))
+            descriptor = flight.FlightDescriptor.for_command(HELLO.encode(Hello(self._me)))
             writer, reader = client.do_exchange(descriptor)
             self._heard = time.monotonic()
             self._reader = reader
@@ -208,14 +251,12 @@ class Link:
                     up = True
                     self._handlers.up(self.peer)
                 if chunk.data is not None and chunk.data.num_rows:
-                    pieces.add(chunk.data.column(0)[0].as_buffer())
-                    metadata = chunk.app_metadata.to_pybytes()
-                    if metadata != MORE:
-                        self._handlers.unit(self.peer, UnitHeader.from_bytes(metadata), pieces.take())
+                    pieces.add(piece_in(chunk.data), chunk.app_metadata.to_pybytes())
         except StopIteration:
             pass
         finally:
             self._reader = None
+            pieces.abandon()
             ended.set()
             with contextlib.suppress(queue.Full):
                 outgoing.put_nowait(None)  # so that the sender need not wait for its next heartbeat
@@ -229,7 +270,7 @@ class Link:
                     writer.close()
             client.close()
 
-    def _write(self, writer: Any, outgoing: queue.Queue[bytes | None], ended: threading.Event) -> None:
+    def _write(self, writer: Any, outgoing: queue.Queue[bytes | bytearray | None], ended: threading.Event) -> None:
         try:
             while not ended.is_set():
                 try:

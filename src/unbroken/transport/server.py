@@ -3,33 +3,57 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import queue
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from unbroken.codecs.codec import Codec, Undecodable
 from unbroken.data.checksum import Damaged
+from unbroken.data.unit_store import HEADER
 from unbroken.errors import UnbrokenError
+from unbroken.protocol.ingress.skip import SkipRequest
 from unbroken.protocol.messages import Message
 from unbroken.protocol.values.ids import ReplicaId
 from unbroken.protocol.values.units import UnitHeader
 from unbroken.transport.auth import server_options
-from unbroken.transport.codec import decode
+from unbroken.transport.calls import (
+    GATE_ANSWER,
+    QUESTIONS,
+    SKIP_ANSWER,
+    TICKET,
+    GateAnswer,
+    GateQuestion,
+    JournalQuestion,
+    PinQuestion,
+    PinTicket,
+    Question,
+    ReleaseQuestion,
+    SkipAnswer,
+    StatusQuestion,
+    StopQuestion,
+    UnitTicket,
+)
+from unbroken.transport.codec import HELLO, MESSAGE
 from unbroken.transport.connections import ConnectionGuard, Strangers, address_of, cut_connections
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 UNIT_SCHEMA = pa.schema([("unit", pa.large_binary())])
 GOODBYE = b"goodbye"
 MORE = b"more"
-"""Comes with a piece of a unit that others follow; the last one comes with the unit's header."""
+"""Comes with a piece of a unit that follows others; the first one comes with the size of all and the unit's header."""
+
+UNIT_SIZE = struct.Struct(">Q")
 
 PIECE_BYTES = 1 << 20
 """A unit is sent in pieces, each of which is a sign of life: a large one must not look like silence on a slow line."""
@@ -49,7 +73,25 @@ Outgoing = queue.Queue[tuple[ReplicaId, UnitHeader] | None]
 """What is to be sent over a link: units by the replica whose outbox holds them; None ends the link."""
 
 
-class Inbox(Protocol):
+def piece_batch(piece: pa.Buffer) -> pa.RecordBatch:
+    """A piece of a unit as it is sent; its bytes are not copied."""
+    offsets = pa.py_buffer(struct.pack("=qq", 0, piece.size))
+    return pa.record_batch([pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, piece])], schema=UNIT_SCHEMA)
+
+
+def piece_in(batch: pa.RecordBatch) -> pa.Buffer:
+    """The piece of a unit in a batch that has arrived; its bytes are not copied."""
+    if batch.schema != UNIT_SCHEMA or batch.num_rows != 1 or batch.column(0).null_count:
+        raise UnbrokenError(f"a batch is no piece of a unit: {batch.num_rows} rows of {batch.schema.names}")
+    column = batch.column(0)
+    _, offsets, data = column.buffers()
+    start, end = struct.unpack_from("=qq", offsets, 8 * column.offset)
+    if data is None or not 0 <= start <= end <= data.size:
+        raise UnbrokenError("a batch is no piece of a unit: its offsets lead out of it")
+    return data.slice(start, end - start)
+
+
+class MessageTaker(Protocol):
     """Takes the messages of one link."""
 
     def put(self, message: Message) -> bool:
@@ -62,7 +104,7 @@ class Inbox(Protocol):
 class NodeService(Protocol):
     """What the server needs from the node behind it."""
 
-    def linked(self, peer: str) -> Inbox:
+    def linked(self, peer: str) -> MessageTaker:
         """Where the messages of a new link go; none of an earlier link of the same peer are taken from here on.
 
         UnbrokenError if the peer may not link under this name. It must not wait.
@@ -70,21 +112,24 @@ class NodeService(Protocol):
 
     def read_outbox(self, replica: ReplicaId, header: UnitHeader) -> pa.Buffer: ...
 
-    def pin(self, shard: str, newcomer: str, least: int, needs: dict[str, int]) -> dict[str, Any]: ...
+    def pin(self, question: PinQuestion) -> bytes: ...
 
-    def read_pin(self, question: dict[str, Any]) -> Any: ...
+    def read_pin(self, ticket: PinTicket) -> Any: ...
 
     def release_pin(self, pin: str) -> bool: ...
 
-    def ask_gate(self, replica: str, instance: str, start: dict[str, Any]) -> dict[str, Any]: ...
+    def ask_gate(self, question: GateQuestion) -> GateAnswer: ...
 
-    def read_inbox(self, replica: str, stream: str, number: int) -> pa.Table: ...
+    def read_inbox(self, ticket: UnitTicket) -> pa.Table: ...
 
-    def status(self) -> dict[str, Any]: ...
+    def encoded_status(self) -> bytes: ...
 
     def request_stop(self) -> None: ...
 
-    def wish(self, kind: str, source: str, pulse: int, hold: int) -> str | None: ...
+    def journal(self) -> bytes: ...
+
+    def wish(self, request: SkipRequest) -> str | None:
+        """Hold, release or skip rows; why not, None if that is on its way."""
 
 
 class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -103,14 +148,6 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         self._guard.start()
         self._lock = threading.RLock()
         """Held for moments only: never while a peer's message waits for room."""
-        self._actions: dict[str, Callable[[dict[str, Any]], Any]] = {
-            "gate": lambda q: service.ask_gate(q["replica"], q["instance"], q["start"]),
-            "status": lambda q: service.status(),
-            "pin": lambda q: service.pin(q["shard"], q["node"], int(q.get("least", 0)), q.get("needs", {})),
-            "release": lambda q: service.release_pin(q["pin"]),
-            "stop": lambda q: service.request_stop(),
-            "wish": lambda q: service.wish(q["kind"], q["source"], int(q["pulse"]), int(q.get("hold", 0))),
-        }
 
     @property
     def address(self) -> str:
@@ -130,7 +167,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         self._called(context)
-        peer = str(json.loads(descriptor.command)["peer"])
+        peer = _decoded(HELLO, descriptor.command).peer
         exchange = self._open(peer, context.peer())
         incoming = threading.Thread(target=self._read, args=(exchange, reader), name=f"from-{peer}", daemon=True)
         incoming.start()
@@ -181,20 +218,37 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, context: Any, action: Any) -> Any:
         self._called(context)
-        handler = self._actions.get(action.type)
-        if handler is None:
+        codec = QUESTIONS.get(action.type)
+        if codec is None:
             raise flight.FlightServerError(f"there is no action {action.type!r}")
-        question = json.loads(action.body.to_pybytes() or b"{}")
-        return [json.dumps(handler(question)).encode()]
+        return [self._answer(_decoded(codec, action.body.to_pybytes()))]
+
+    def _answer(self, question: Question) -> bytes:
+        match question:
+            case GateQuestion():
+                return GATE_ANSWER.encode(self._service.ask_gate(question))
+            case StatusQuestion():
+                return self._service.encoded_status()
+            case JournalQuestion():
+                return self._service.journal()
+            case StopQuestion():
+                self._service.request_stop()
+                return b""
+            case PinQuestion():
+                return self._service.pin(question)
+            case ReleaseQuestion():
+                self._service.release_pin(question.pin)
+                return b""
+            case SkipRequest():
+                return SKIP_ANSWER.encode(SkipAnswer(self._service.wish(question)))
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Pinned files, for a node that builds a replica, or a unit, for executors that do not share this disk."""
         self._called(context)
-        question = json.loads(ticket.ticket)
-        if "pin" in question:
-            return self._service.read_pin(question)
-        table = self._service.read_inbox(question["replica"], question["stream"], int(question["number"]))
-        return flight.RecordBatchStream(table)
+        asked = _decoded(TICKET, ticket.ticket)
+        if isinstance(asked, PinTicket):
+            return self._service.read_pin(asked)
+        return flight.RecordBatchStream(self._service.read_inbox(asked))
 
     def _called(self, context: Any) -> None:
         """Only who has the token can call: this connection is no stranger's."""
@@ -222,11 +276,10 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
                 continue  # trimmed since: everybody who counts has it
             except Damaged:
                 continue  # reported by the service, which sends it when there is a good copy
-            for start in range(0, max(1, data.size), PIECE_BYTES):
+            metadata = UNIT_SIZE.pack(data.size) + HEADER.encode(header)
+            for start in range(0, data.size, PIECE_BYTES):
                 piece = data.slice(start, min(PIECE_BYTES, data.size - start))
-                batch = pa.record_batch([pa.array([piece.to_pybytes()], pa.large_binary())], schema=UNIT_SCHEMA)
-                last = start + PIECE_BYTES >= data.size
-                writer.write_with_metadata(batch, header.to_bytes() if last else MORE)
+                writer.write_with_metadata(piece_batch(piece), metadata if start == 0 else MORE)
             self.bytes_sent["data"] += len(data)
 
     def _read(self, exchange: _Exchange, reader: Any) -> None:
@@ -236,7 +289,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
                 if chunk.app_metadata is None:
                     continue
                 data = chunk.app_metadata.to_pybytes()
-                if data != b"alive" and not exchange.inbox.put(decode(data)):
+                if data != b"alive" and not exchange.inbox.put(MESSAGE.decode(data)):
                     return
         except StopIteration:
             pass
@@ -257,7 +310,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
 class _Exchange:
     """One link from a peer: what is to be sent over it, where its messages go, and how it is ended in time."""
 
-    def __init__(self, peer: str, inbox: Inbox, cut: Callable[[], None]) -> None:
+    def __init__(self, peer: str, inbox: MessageTaker, cut: Callable[[], None]) -> None:
         self.peer = peer
         self.inbox = inbox
         self.outgoing: Outgoing = queue.Queue(OUTGOING_LIMIT)
@@ -285,6 +338,14 @@ class _Exchange:
     def ended(self) -> None:
         """The call is over: there is nothing left to cut."""
         self._cut.cancel()
+
+
+def _decoded(codec: Codec[T], data: bytes) -> T:
+    """What a caller has sent; it is told what is wrong with it."""
+    try:
+        return codec.decode(data)
+    except Undecodable as error:
+        raise flight.FlightServerError(str(error)) from None
 
 
 def cut_connection(peer: str, port: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unbroken.errors import UnbrokenError
-from unbroken_lab.chaos.runner import RUN_LOG, Outcome, run_schedule
+from unbroken_lab.chaos.runner import RUN_LOG, ChaosOutcome, run_schedule
 from unbroken_lab.chaos.schedule import make_schedule
 
 Tell = Callable[[str], None]
@@ -34,7 +34,7 @@ def run_campaign(seeds: Sequence[int], directory: Path, length_s: float, line: T
     ``line`` gets one JSON object per run and one for the campaign, ``tell`` what happens meanwhile, for people.
     The directory of a run that failed stays, with its logs; that of an earlier run of the same seed is replaced.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[ChaosOutcome] = []
     for seed in seeds:
         schedule = make_schedule(seed, length_s)
         place = directory / f"seed-{seed}"
@@ -56,7 +56,7 @@ def _clear(place: Path) -> None:
     shutil.rmtree(place)
 
 
-def describe(outcome: Outcome) -> str:
+def describe(outcome: ChaosOutcome) -> str:
     """What a person wants to know about a run; of a failed one also how to repeat it."""
     seed = outcome.schedule.seed
     if outcome.ok:
@@ -71,9 +71,9 @@ def describe(outcome: Outcome) -> str:
     )
 
 
-def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def summary(outcomes: Sequence[ChaosOutcome]) -> dict[str, Any]:
     """The figures of a campaign."""
-    struck = Counter(str(fault.kind) for outcome in outcomes for fault in outcome.schedule.faults)
+    struck = Counter(type(fault).__name__ for outcome in outcomes for fault in outcome.schedule.faults)
     recoveries = sorted(seconds for outcome in outcomes for _, seconds in outcome.recoveries)
     return {
         "runs": len(outcomes),

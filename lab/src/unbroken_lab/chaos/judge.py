@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from unbroken.client import Result
-from unbroken.connectors.files.sinks import METADATA_KEY
+from unbroken.connectors.files.sinks import StableFile, unit_in
 from unbroken_lab.chaos.reference import COLUMNS, Row, cuts_of, expected_units, rows_of
 
 MOST_COMPLAINTS = 10
@@ -62,8 +61,9 @@ def read_files(directory: Path) -> list[FileUnit]:
     for path in sorted(directory.glob("*.parquet")):
         with path.open("rb") as file:
             table = pq.read_table(file)
-        unit = json.loads((table.schema.metadata or {})[METADATA_KEY])
-        units.append(FileUnit(int(unit["number"]), int(unit["cut_ms"]), tuple(rows_of(table))))
+        unit = unit_in(table.schema)
+        assert isinstance(unit, StableFile), f"{path} is the file of a tentative unit"
+        units.append(FileUnit(unit.number, unit.cut_ms, tuple(rows_of(table))))
     return units
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable
@@ -12,13 +11,25 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from unbroken.client import Result, Subscription
-from unbroken.errors import UnbrokenError
+from unbroken.client import Result
+from unbroken.errors import InvariantViolation, UnbrokenError
 from unbroken.flow.environment import variables
+from unbroken.local.launcher import LocalCluster
+from unbroken.observe.status.summary import divergence_text
+from unbroken.protocol.values.notices import Reported
+from unbroken.protocol.values.notices.placement import ShardRedundant
+from unbroken.testing.faults import Fault, Freeze, Kill
+from unbroken.testing.harness.harness import Harness
+from unbroken.testing.harness.local import LocalDeployment
+from unbroken.testing.harness.results import CollectedResults
+from unbroken.testing.harness.schedule import FaultSchedule
+from unbroken.testing.harness.waiting import until
 from unbroken_lab.chaos.judge import judge
-from unbroken_lab.chaos.schedule import AT_JVMS, Fault, Kind, Schedule
-from unbroken_lab.chaos.stage import Stage
+from unbroken_lab.chaos.schedule import NODES, ChaosSchedule, Upgrade
+from unbroken_lab.chaos.upgrade import give_other_code
 
+FLOW_FILE = Path(__file__).with_name("flow.py")
+SINK = "live"
 RUN_LOG = "run.log"
 """What was told while a run went on; also the mark of a run's directory."""
 
@@ -38,12 +49,11 @@ JVM_S = 20.0
 """How long a fault that hits a JVM waits for one to be there, when its node is just being started again."""
 
 END_DEADLINE_S = 180.0
-LOOK_S = 0.1
 SHORTAGE_S = 0.5
 """Interval at which the layout is looked at while the flow has to become whole."""
 
-REDUNDANT = re.compile(r"(\S+) is redundant again after ([0-9.]+) s")
-BROKEN = "InvariantViolation"
+BROKEN = InvariantViolation.__name__
+"""How a log shows that a protocol object complained about itself."""
 
 
 class RunFailure(Exception):
@@ -51,10 +61,10 @@ class RunFailure(Exception):
 
 
 @dataclass
-class Outcome:
+class ChaosOutcome:
     """What happened in a run; ``reasons`` are empty if it was as it has to be."""
 
-    schedule: Schedule
+    schedule: ChaosSchedule
     reasons: list[str] = field(default_factory=list)
     struck: list[dict[str, Any]] = field(default_factory=list)
     units: int = 0
@@ -92,12 +102,12 @@ class Outcome:
         }
 
 
-def run_schedule(schedule: Schedule, directory: Path, tell: Callable[[str], None]) -> Outcome:
+def run_schedule(schedule: ChaosSchedule, directory: Path, tell: Callable[[str], None]) -> ChaosOutcome:
     """Play ``schedule`` in ``directory``, which is made for it and must not exist."""
     started = time.monotonic()
     directory = directory.resolve()
     directory.mkdir(parents=True)
-    outcome = Outcome(schedule, directory=str(directory))
+    outcome = ChaosOutcome(schedule, directory=str(directory))
     environment = {
         "UNBROKEN_CHAOS_OUT": str(directory / "results"),
         "UNBROKEN_CHAOS_STOP": str(directory / "stop"),
@@ -105,8 +115,12 @@ def run_schedule(schedule: Schedule, directory: Path, tell: Callable[[str], None
     }
     say = _both(tell, directory / RUN_LOG)
     say(str(schedule))
-    with variables(environment), Stage(directory / "state", schedule.standbys, say) as stage:
-        play = _Play(stage, schedule, directory / "stop", outcome, say)
+
+    def make() -> LocalCluster:
+        return LocalCluster(FLOW_FILE, directory / "state", nodes=NODES, standbys=schedule.standbys, supervise=True)
+
+    with variables(environment), Harness(LocalDeployment(make), say) as harness:
+        play = _Play(harness, schedule, directory / "stop", outcome, say)
         try:
             play.run()
         except (RunFailure, UnbrokenError) as error:
@@ -115,10 +129,10 @@ def run_schedule(schedule: Schedule, directory: Path, tell: Callable[[str], None
             # One run that fails in a way nobody thought of must not hide what the other seeds would show.
             outcome.reasons.append(f"{type(error).__name__}: {error}")
         play.measure_gaps()
-        outcome.recoveries = _recoveries(stage.history())
-        stage.close()
-        outcome.reasons += [f"divergence: {divergence}" for divergence in sorted(stage.divergences)]
-        outcome.reasons += [f"{process} is left behind" for process in stage.left_behind()]
+        outcome.recoveries = _recoveries(harness.history())
+        harness.close()
+        outcome.reasons += [f"divergence: {divergence_text(each)}" for each in sorted(harness.divergences)]
+        outcome.reasons += [f"{process} is left behind" for process in harness.deployment.left_behind()]
     judgement = judge(schedule.seed, play.received, directory / "results", complete=not outcome.reasons)
     outcome.units, outcome.rows, outcome.source_rows = judgement.units, judgement.rows, judgement.source_rows
     outcome.reasons += judgement.complaints
@@ -144,145 +158,111 @@ def _both(tell: Callable[[str], None], path: Path) -> Callable[[str], None]:
 
 
 class _Play:
-    """One run from the start of the nodes to the last result; one thread reads results and strikes in between."""
+    """One run from the start of the nodes to the last result."""
 
     def __init__(
-        self, stage: Stage, schedule: Schedule, stop_file: Path, outcome: Outcome, tell: Callable[[str], None]
+        self,
+        harness: Harness[LocalDeployment[LocalCluster]],
+        schedule: ChaosSchedule,
+        stop_file: Path,
+        outcome: ChaosOutcome,
+        tell: Callable[[str], None],
     ) -> None:
-        self._stage = stage
+        self._harness = harness
         self._stop_file = stop_file
         self._outcome = outcome
         self._say = tell
-        self._waiting = list(schedule.faults)
-        self._undo: list[tuple[float, Callable[[], None], str]] = []
-        self._live: Subscription | None = None
-        self._began = 0.0
-        self._delay_s = 0.0
-        self._disturbed = 0.0
+        self._schedule = FaultSchedule(self._strike, self._obstacle, schedule.faults)
+        self._results: CollectedResults | None = None
         self._looked = 0.0
         self._shortage: str | None = "not looked at"
-        self._fragile = False
         self._stopped_ms = float("inf")
-        self.received: list[Result] = []
+
+    @property
+    def received(self) -> list[Result]:
+        return [] if self._results is None else self._results.received
 
     def run(self) -> None:
-        self._stage.start()
-        try:
-            self._live = self._stage.subscribe(0)
-            self._until(lambda: bool(self.received), FIRST_DEADLINE_S, "the first result")
-            self._began = self._disturbed = time.monotonic()
-            self._say("the first result is here")
-            while self._waiting:
-                self._next_fault()
-            struck = time.monotonic()
-            self._until(self._whole, self._whole_deadline_s(), lambda: f"the flow to be whole again: {self._shortage}")
-            self._outcome.whole_after_s = time.monotonic() - struck
-            self._say("the flow is whole; ending it")
-            self._stop_file.touch()
-            self._stopped_ms = time.time() * 1000
-            self._until(self._ended, END_DEADLINE_S, "the final unit")
-            self._until(self._stage.delivered, END_DEADLINE_S, "the final unit in the files")
-        finally:
-            for _, undo, _ in self._undo:
-                undo()
-            if self._live is not None:
-                self._live.close()
+        self._harness.start()
+        self._results = self._harness.collect(SINK)
+        self._until(lambda: bool(self.received), FIRST_DEADLINE_S, "the first result")
+        self._schedule.begin()
+        self._say("the first result is here")
+        while self._schedule.pending():
+            self._until(self._next_fault, STANDSTILL_S + WHOLE_DEADLINE_S, "time to pass")
+        struck = time.monotonic()
+        self._until(self._whole, self._whole_deadline_s(), lambda: f"the flow to be whole again: {self._shortage}")
+        self._outcome.whole_after_s = time.monotonic() - struck
+        self._say("the flow is whole; ending it")
+        self._stop_file.touch()
+        self._stopped_ms = time.time() * 1000
+        results = self._results
+        self._until(lambda: results.ended, END_DEADLINE_S, "the final unit")
+        self._until(self._harness.delivered, END_DEADLINE_S, "the final unit in the files")
 
-    def _next_fault(self) -> None:
-        """Wait for the time of the next fault, and for the flow to be whole where the fault needs that; then strike."""
-        fault = self._waiting.pop(0)
-        due = self._began + fault.at_s + self._delay_s
-        self._until(lambda: time.monotonic() >= due, fault.at_s + STANDSTILL_S, "time to pass")
-        if fault.alone or self._fragile:
-            what = f"the flow to be whole before {fault.kind}"
-            self._until(self._whole, self._whole_deadline_s(), lambda: f"{what}: {self._shortage}")
-            self._delay_s += max(0.0, time.monotonic() - due)
-        if fault.kind in AT_JVMS:
-            give_up = time.monotonic() + JVM_S
-            self._until(lambda: self._stage.has_jvm(fault.target) or time.monotonic() > give_up, 2 * JVM_S, "a JVM")
-        self._fragile = fault.alone
-        self._strike(fault)
+    def _next_fault(self) -> bool:
+        """Have done what there is to be done; whether a fault has happened."""
+        before = len(self._outcome.struck)
+        self._schedule.look()
+        for waiting in self._schedule.put_off():
+            waited_s = time.monotonic() - waiting.since
+            if waited_s > self._whole_deadline_s():
+                raise RunFailure(f"waited {waited_s:.0f} s before {waiting.fault}: {waiting.reason}")
+        return len(self._outcome.struck) > before
+
+    def _obstacle(self, fault: Fault) -> str | None:
+        """Why a fault has to wait: for the flow to be whole, or for a JVM, if it hits one, for a while."""
+        if fault.when_whole and not self._whole():
+            return self._shortage
+        if isinstance(fault, Kill | Freeze) and fault.jvm and not self._harness.has_jvm(str(fault.node)):
+            waits = [each for each in self._schedule.put_off() if each.fault == fault]
+            if not waits or time.monotonic() - waits[0].since < JVM_S:
+                return f"{fault.node} has no JVM"
+        return None
 
     def _strike(self, fault: Fault) -> None:
-        at_s = self._elapsed_s()
-        if fault.kind is Kind.RESTART_ALL:
-            self._restart(fault)
-            what, done = "kill -9 of everything, started again", True
+        at_s = self._schedule.elapsed_s()
+        self._say(f"{at_s:.1f} s after the first result: {fault}")
+        if isinstance(fault, Upgrade):
+            what, done = give_other_code(self._harness.deployment.cluster)
+            self._say(what)
         else:
-            effect = self._stage.strike(fault)
-            what, done = effect.what, effect.done
-            if effect.undo is not None:
-                self._undo.append((time.monotonic() + fault.seconds, effect.undo, f"end of: {fault}"))
-        self._disturbed = time.monotonic()
-        self._outcome.struck.append({"at_s": round(at_s, 1), "what": what, "done": done})
-        self._say(
-            f"{at_s:.1f} s after the first result: {what}" + (f", for {fault.seconds} s" if fault.seconds else "")
-        )
-
-    def _restart(self, fault: Fault) -> None:
-        """Take what has arrived, end everything, and go on behind the last result."""
-        assert self._live is not None
-        while (result := self._live.next(0)) is not None:
-            self.received.append(result)
-        self._live.close()
-        self._live = None
-        self._undo.clear()
-        self._stage.strike_and_restart(fault)
-        self._live = self._stage.subscribe(self.received[-1].header.number)
+            struck = self._harness.strike(fault)
+            what, done = struck.what, struck.done
+        self._outcome.struck.append({"at_s": round(at_s, 1), **fault.to_json(), "what": what, "done": done})
 
     def _until(self, condition: Callable[[], bool], deadline_s: float, what: str | Callable[[], str]) -> None:
-        """Read results and end freezes until ``condition()`` holds."""
-        deadline = time.monotonic() + deadline_s
-        while not condition():
-            self._read()
-            self._thaw()
-            now = time.monotonic()
-            if self._began and not self._stop_file.exists():
-                silent_s = time.time() - self.received[-1].arrived_ms / 1000
+        """Wait while results come."""
+
+        def holds() -> bool:
+            results = self._results
+            ended = results is not None and results.ended
+            if results is not None and self._schedule.began and not self._stop_file.exists():
+                if ended:
+                    raise RunFailure("the flow has ended by itself")
+                silent_s = results.silent_s()
                 if silent_s > STANDSTILL_S:
-                    raise RunFailure(f"no result for {silent_s:.0f} s, {self._elapsed_s():.0f} s after the first one")
-            if now > deadline:
-                text = what if isinstance(what, str) else what()
-                raise RunFailure(f"waited {deadline_s:.0f} s for {text}")
+                    elapsed_s = self._schedule.elapsed_s()
+                    raise RunFailure(f"no result for {silent_s:.0f} s, {elapsed_s:.0f} s after the first one")
+            return condition()
 
-    def _read(self) -> None:
-        if self._live is None or self._live.ended:
-            time.sleep(LOOK_S)
-        if self._live is None:
-            return
-        result = self._live.next(LOOK_S)
-        while result is not None:
-            self.received.append(result)
-            result = self._live.next(0)
-
-    def _thaw(self) -> None:
-        now = time.monotonic()
-        for entry in [entry for entry in self._undo if entry[0] <= now]:
-            self._undo.remove(entry)
-            entry[1]()
-            self._disturbed = now
-            self._say(f"{self._elapsed_s():.1f} s after the first result: {entry[2]}")
+        until(holds, deadline_s, what)
 
     def _whole(self) -> bool:
         """Whether no fault lasts, the last one was noticed or had time to be, shards are redundant and results flow."""
         now = time.monotonic()
-        if self._undo or now - self._disturbed < SETTLE_S or now - self._looked < SHORTAGE_S:
-            return False
-        self._looked = now
-        self._shortage = self._stage.shortage()
-        silent_s = time.time() - self.received[-1].arrived_ms / 1000
-        if self._shortage is None and silent_s > now - self._disturbed:
-            self._shortage = "no result since the last fault"
+        undisturbed_s = now - self._harness.disturbed
+        if self._harness.lasting or undisturbed_s < SETTLE_S:
+            self._shortage = "the last fault was a moment ago"
+        elif now - self._looked >= SHORTAGE_S:
+            self._looked = now
+            self._shortage = self._harness.shortage()
+            if self._shortage is None and self._results is not None and self._results.silent_s() > undisturbed_s:
+                self._shortage = "no result since the last fault"
         return self._shortage is None
 
     def _whole_deadline_s(self) -> float:
-        return WHOLE_DEADLINE_S + max((until - time.monotonic() for until, _, _ in self._undo), default=0.0)
-
-    def _ended(self) -> bool:
-        return bool(self.received) and self.received[-1].header.final
-
-    def _elapsed_s(self) -> float:
-        return time.monotonic() - self._began if self._began else 0.0
+        return WHOLE_DEADLINE_S + self._harness.lasting_s
 
     def measure_gaps(self) -> None:
         """Find the longest time without a result; the end of the flow is none."""
@@ -292,10 +272,10 @@ class _Play:
         self._outcome.longest_gap_s, self._outcome.longest_gap_at_s = longest_ms / 1000, at_ms / 1000
 
 
-def _recoveries(history: list[dict[str, Any]]) -> list[tuple[str, float]]:
-    """Which shard was without redundancy for how many seconds, as the controllers told it."""
-    found = (REDUNDANT.search(str(entry["sentence"])) for entry in history)
-    return [(match[1], float(match[2])) for match in found if match is not None]
+def _recoveries(history: list[Reported]) -> list[tuple[str, float]]:
+    """Which shard was without redundancy for how many seconds, as the controllers reported it."""
+    found = (reported.notice for reported in history)
+    return [(str(one.shard), one.took_s) for one in found if isinstance(one, ShardRedundant) and one.again]
 
 
 def _broken_invariants(logs: Path) -> list[str]:

@@ -1,11 +1,12 @@
-"""What goes wrong when: a seed becomes a list of timed faults. Pure, so that any run can be repeated by its seed."""
+"""Which fault happens when: a seed becomes a list of timed faults. Pure: any run can be repeated by its seed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+
+from unbroken.testing.faults import EVERYTHING, ZOOKEEPER, Fault, Freeze, Kill, Restart, Wipe
 
 NODES = 3
 """Nodes of every run: with two replicas of each shard, the loss of any one of them leaves everything somewhere."""
@@ -29,73 +30,62 @@ MOST_FREEZE_S = 10.0
 MOST_ZOOKEEPER_FREEZE_S = 30.0
 
 
-class Kind(StrEnum):
-    """What can be done to a running flow."""
-
-    KILL_NODE = "kill-node"
-    KILL_JVM = "kill-jvm"
-    FREEZE_NODE = "freeze-node"
-    FREEZE_JVM = "freeze-jvm"
-    WIPE_NODE = "wipe-node"
-    KILL_ZOOKEEPER = "kill-zookeeper"
-    FREEZE_ZOOKEEPER = "freeze-zookeeper"
-    RESTART_ALL = "restart-all"
-    UPGRADE = "upgrade"
+@dataclass(frozen=True)
+class Upgrade(Fault):
+    """The flow is given other code with the same results: no fault, but it happens among them."""
 
 
-WEIGHTS = {
-    Kind.KILL_NODE: 4,
-    Kind.KILL_JVM: 2,
-    Kind.FREEZE_NODE: 4,
-    Kind.FREEZE_JVM: 2,
-    Kind.WIPE_NODE: 2,
-    Kind.KILL_ZOOKEEPER: 2,
-    Kind.FREEZE_ZOOKEEPER: 2,
-    Kind.RESTART_ALL: 2,
-}
-ONCE = (Kind.WIPE_NODE, Kind.RESTART_ALL)
-"""Faults that make the flow start over in part or as a whole: a second one would only make a run long."""
-
-AT_NODES = (Kind.KILL_NODE, Kind.KILL_JVM, Kind.FREEZE_NODE, Kind.FREEZE_JVM, Kind.WIPE_NODE)
-AT_JVMS = (Kind.KILL_JVM, Kind.FREEZE_JVM)
-TOGETHER_KINDS = (Kind.KILL_NODE, Kind.KILL_JVM, Kind.FREEZE_NODE, Kind.FREEZE_JVM)
-"""What may hit two nodes at once: everything that leaves both disks as they are, as a shard may live on just these."""
-
-FREEZES = (Kind.FREEZE_NODE, Kind.FREEZE_JVM, Kind.FREEZE_ZOOKEEPER)
+Draw = Callable[[str, float, float], Fault]
+"""Makes the fault of a kind, of a node, a length and a time; the kind takes what it needs of them."""
 
 
 @dataclass(frozen=True)
-class Fault:
-    """One thing that is done at ``at_s`` seconds after the first result.
+class FaultKind:
+    """What can be done to a running flow, and how often it is drawn.
 
-    ``target`` names a node where the kind is about nodes; ``seconds`` is how long a freeze lasts.
+    ``once``: it makes the flow start over in part or as a whole, and a second one would only make a run long.
+    ``together``: it may hit two nodes at once, as it leaves both disks as they are; a shard may live on just these.
     """
 
-    at_s: float
-    kind: Kind
-    target: str = ""
-    seconds: float = 0.0
+    make: Draw
+    weight: int
+    longest_s: float = MOST_FREEZE_S
+    once: bool = False
+    together: bool = False
 
-    @property
-    def alone(self) -> bool:
-        """Whether the flow has to be whole before, and whole again before anything else happens.
 
-        A wiped disk takes one of two copies of a shard away for good. If the other copy were lost from sight in the
-        same seconds, it might be the one that is given up, and nothing would be left.
-        """
-        return self.kind is Kind.WIPE_NODE
+KINDS = (
+    FaultKind(lambda node, _, at_s: Kill(node, after_s=at_s), 4, together=True),
+    FaultKind(lambda node, _, at_s: Kill(node, jvm=True, after_s=at_s), 2, together=True),
+    FaultKind(lambda node, for_s, at_s: Freeze(node, for_s, after_s=at_s), 4, together=True),
+    FaultKind(lambda node, for_s, at_s: Freeze(node, for_s, jvm=True, after_s=at_s), 2, together=True),
+    FaultKind(lambda node, _, at_s: Wipe(node, after_s=at_s), 2, once=True),
+    FaultKind(lambda _, __, at_s: Kill(ZOOKEEPER, after_s=at_s), 2),
+    FaultKind(lambda _, for_s, at_s: Freeze(ZOOKEEPER, for_s, after_s=at_s), 2, MOST_ZOOKEEPER_FREEZE_S),
+    FaultKind(lambda _, __, at_s: Restart(EVERYTHING, after_s=at_s), 2, once=True),
+)
+TOGETHER_KINDS = tuple(kind for kind in KINDS if kind.together)
 
-    def __str__(self) -> str:
-        target = f" {self.target}" if self.target else ""
-        length = f" for {self.seconds:.1f} s" if self.seconds else ""
-        return f"{self.at_s:.1f} s: {self.kind}{target}{length}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {"at_s": self.at_s, "kind": str(self.kind), "target": self.target, "seconds": self.seconds}
+def due_s(fault: Fault) -> float:
+    """When a fault of a schedule happens, in seconds after the first result."""
+    assert fault.after_s is not None
+    return fault.after_s
+
+
+def with_care(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """The same faults, with the flow whole before a disk is wiped, and whole again before anything else happens.
+
+    A wiped disk takes one of two copies of a shard away for good. If the other copy were lost from sight in the same
+    seconds, it might be the one that is dropped, and nothing would be left.
+    """
+    before: Sequence[Fault | None] = (None, *faults)
+    pairs = zip(before, faults, strict=False)
+    return tuple(replace(one, when_whole=any(isinstance(each, Wipe) for each in (last, one))) for last, one in pairs)
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ChaosSchedule:
     """The faults of one run, in the order of their times, and the number of idle nodes it has."""
 
     seed: int
@@ -113,9 +103,6 @@ class Schedule:
     def node_names(self) -> tuple[str, ...]:
         return node_names(self.standbys)
 
-    def kinds(self) -> set[Kind]:
-        return {fault.kind for fault in self.faults}
-
     def __str__(self) -> str:
         return f"seed {self.seed}, {self.standbys} standbys: {'; '.join(str(fault) for fault in self.faults)}"
 
@@ -125,22 +112,22 @@ def node_names(standbys: int) -> tuple[str, ...]:
     return (*nodes, *(f"standby-{number}" for number in range(1, standbys + 1)))
 
 
-def make_schedule(seed: int, length_s: float = LENGTH_S) -> Schedule:
+def make_schedule(seed: int, length_s: float = LENGTH_S) -> ChaosSchedule:
     """The faults of a seed. The same seed and length give the same faults, on every machine."""
     # Text is hashed the same way everywhere, and neighbouring seeds have nothing in common.
     random = Random(f"unbroken chaos {seed}")
     standbys = random.randrange(2)
     names = node_names(standbys)
     faults: list[Fault] = []
+    done: set[FaultKind] = set()
     at_s = random.uniform(*FIRST_S)
     while not faults or at_s < length_s:
-        done = {fault.kind for fault in faults}
         faults += _moment(random, round(at_s, 1), names, done)
         at_s += random.uniform(*random.choice((SOON_S, LATER_S)))
     upgrade_s = _upgrade_s(Random(f"unbroken chaos upgrade {seed}"))
     if upgrade_s is not None and upgrade_s < length_s:
-        faults.append(Fault(upgrade_s, Kind.UPGRADE))
-    return Schedule(seed, standbys, tuple(sorted(faults, key=lambda fault: fault.at_s)), length_s)
+        faults.append(Upgrade(after_s=upgrade_s))
+    return ChaosSchedule(seed, standbys, with_care(sorted(faults, key=due_s)), length_s)
 
 
 def _upgrade_s(random: Random) -> float | None:
@@ -149,19 +136,18 @@ def _upgrade_s(random: Random) -> float | None:
     return at_s if random.random() < UPGRADES else None
 
 
-def _moment(random: Random, at_s: float, names: tuple[str, ...], done: set[Kind]) -> list[Fault]:
-    """What happens at one moment: one fault, or two on different nodes."""
-    kinds = [kind for kind in WEIGHTS if kind not in ONCE or kind not in done]
-    kind = random.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
+def _moment(random: Random, at_s: float, names: tuple[str, ...], done: set[FaultKind]) -> list[Fault]:
+    """What happens at one moment: one fault, or two on different nodes; ``done`` are the kinds so far."""
+    kinds = [kind for kind in KINDS if not kind.once or kind not in done]
+    kind = random.choices(kinds, [kind.weight for kind in kinds])[0]
     targets = random.sample(names, 2)
-    together = random.random() < TOGETHER and kind in TOGETHER_KINDS
+    together = random.random() < TOGETHER and kind.together
     out = [_fault(random, at_s, kind, targets[0])]
+    done.add(kind)
     if together:
         out.append(_fault(random, at_s, random.choice(TOGETHER_KINDS), targets[1]))
     return out
 
 
-def _fault(random: Random, at_s: float, kind: Kind, target: str) -> Fault:
-    most = MOST_ZOOKEEPER_FREEZE_S if kind is Kind.FREEZE_ZOOKEEPER else MOST_FREEZE_S
-    seconds = round(random.uniform(1.0, most), 1)
-    return Fault(at_s, kind, target if kind in AT_NODES else "", seconds if kind in FREEZES else 0.0)
+def _fault(random: Random, at_s: float, kind: FaultKind, target: str) -> Fault:
+    return kind.make(target, round(random.uniform(1.0, kind.longest_s), 1), at_s)

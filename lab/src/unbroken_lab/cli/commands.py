@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from unbroken_lab.cli import bench, demo, hwang, page, papers, peers, plan, reliability, simulate
+from unbroken_lab.cli import chaos, demo, experiments, hwang, page, plan, reliability, simulate
 
 simulate.simulate.fill(
     {
@@ -17,16 +17,10 @@ simulate.simulate.fill(
         )
     }
 )
-bench.bench.fill(
-    {
-        "Unbroken itself": (*bench.COMMANDS, page.bench_page),
-        "Beside others": (*papers.COMMANDS, *peers.COMMANDS),
-    }
-)
 
 COMMANDS: dict[str, tuple[click.Command, ...]] = {
     "Begin": (demo.demo,),
-    "Try what fails": (bench.chaos, simulate.simulate),
-    "Measure": (bench.bench,),
+    "Try what fails": (chaos.chaos, simulate.simulate),
+    "Measure": (experiments.bench,),
 }
 """By what a person wants to do."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from unbroken.cli.command import command
-from unbroken.cli.shared import AS_JSON
+from unbroken.cli.shared import AS_JSON, out
 
 _NAMES = ("overhead", "dynamics", "recovery", "tradeoff", "boxes", "selectivity", "distribution")
 
@@ -53,15 +53,15 @@ def hwang(
     names: tuple[str, ...], runs: int, seed: int, seconds: float, jobs: int, directory: Path, as_json: bool
 ) -> None:
     """Overhead and recovery of passive standby, active standby and upstream backup: paper, formulas, simulation."""
-    from unbroken.cli.progress import Waiting
-    from unbroken_lab.studies import hwang_report as report
-    from unbroken_lab.studies.hwang_run import Plan, Study
-    from unbroken_lab.studies.hwang_study import experiment_of
-    from unbroken_lab.studies.hwang_summary import handshakes, spoken, summary
+    from unbroken.cli.progress import WaitDisplay
+    from unbroken_lab.studies.hwang import report
+    from unbroken_lab.studies.hwang.runs import Study, SweepPlan
+    from unbroken_lab.studies.hwang.study import experiment_of
+    from unbroken_lab.studies.hwang.summary import handshakes, summary, summary_table
 
     experiments = [experiment_of(name) for name in dict.fromkeys(names or _NAMES)]
-    study = Study(Plan(runs, seed, seconds, jobs), experiments)
-    with Waiting(f"{len(experiments)} experiments are simulated") as waiting:
+    study = Study(SweepPlan(runs, seed, seconds, jobs), experiments)
+    with WaitDisplay(f"{len(experiments)} experiments are simulated") as waiting:
         study.run(waiting.say)
     for experiment in experiments:
         results = study.results(experiment)
@@ -72,8 +72,7 @@ def hwang(
     if as_json:
         click.echo(json.dumps({"seed": seed, "runs": runs, "seconds": seconds, "experiments": entries}))
         return
-    for line in spoken(entries):
-        click.echo(line)
+    out.print(summary_table(entries))
     click.echo(f"tables and pictures are in {directory}")
 
 

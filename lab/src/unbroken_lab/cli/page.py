@@ -1,15 +1,14 @@
-"""The live page without a flow: ``unbroken simulate page``, and what an update of it costs, ``bench page``."""
+"""The live page without a flow: ``unbroken simulate page``."""
 
 from __future__ import annotations
 
-import json
 import secrets
 
 import click
 
 from unbroken.cli.command import command
 from unbroken.cli.page import PORT, serve
-from unbroken.cli.shared import AS_JSON, EXIT_FAILED, say
+from unbroken.cli.shared import AS_JSON, say
 
 SETTLE_MS = 20_000.0
 """Simulated time before a simulated flow is shown: it is on its way then."""
@@ -45,27 +44,3 @@ def simulate_page(host: str, port: int, replicas: int | None, faults: bool, open
     say(f"the token for its buttons is {token}")
     options = PageOptions(host, port, token_hint="`unbroken simulate page` has printed it.")
     serve(page_of_simulation(flow, options, token), host, opened, as_json)
-
-
-@command(
-    "page",
-    examples=[
-        ("unbroken bench page --json", "200 simulated replicas in a headless Chromium"),
-        ("unbroken bench page --replicas 1000 --updates 30", "more of them"),
-    ],
-)
-@click.option("--replicas", default=200, show_default=True, help="Replicas of the simulated flow.")
-@click.option("--updates", default=40, show_default=True, help="Updates to measure, about one a second.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-def bench_page(replicas: int, updates: int, as_json: bool) -> None:
-    """What an update of the live page costs, on the server and in a browser, while nodes fail.
-
-    The browser is a headless Chromium: UNBROKEN_CHROMIUM, or `chromium` on the PATH, driven by Playwright, which the
-    development tools bring. Without them only the server is measured.
-    """
-    from unbroken_lab.experiments.page import PageSettings, run_page
-
-    result = run_page(PageSettings(replicas, updates), say)
-    click.echo(json.dumps(result) if as_json else json.dumps(result, indent=2))
-    if not result["within_limit"]:
-        raise SystemExit(EXIT_FAILED)

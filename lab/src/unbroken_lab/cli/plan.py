@@ -20,8 +20,8 @@ from unbroken.cli.shared import AS_JSON
 
 if TYPE_CHECKING:
     from unbroken.flow.dataflow import Dataflow
-    from unbroken_lab.studies.calibration import Calibration
-    from unbroken_lab.studies.prediction import Link
+    from unbroken_lab.studies.calibration.calibration import Calibration
+    from unbroken_lab.studies.plan.prediction import LinkCapacity
 
 TABLE_WIDTH = 140
 """Columns of the table where the output is no terminal: it does not fit into the usual 80."""
@@ -30,16 +30,16 @@ _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 _HOURS = {"ms": 1 / 3_600_000, "s": 1 / 3600, "m": 1 / 60, "min": 1 / 60, "h": 1.0, "d": 24.0, "y": 8766.0}
 
 
-def link_of(text: str) -> Link:
+def link_of(text: str) -> LinkCapacity:
     """A link as it is written on the command line: bandwidth and latency of one way, such as 1gbit,1ms."""
-    from unbroken_lab.studies.prediction import Link
+    from unbroken_lab.studies.plan.prediction import LinkCapacity
 
     match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]bit)\s*,\s*([0-9.]+)\s*(ms|s)\s*", text.lower())
     values = [] if match is None else [_number(match[1]), _number(match[3])]
     if match is None or None in values or not values[0]:
         raise click.BadParameter(f"{text!r} is no link; write bandwidth and latency, for example 1gbit,1ms")
     assert values[0] is not None and values[1] is not None
-    return Link(values[0] * _BITS[match[2]] / 8, values[1] * (1000 if match[4] == "s" else 1))
+    return LinkCapacity(values[0] * _BITS[match[2]] / 8, values[1] * (1000 if match[4] == "s" else 1))
 
 
 def hours_of(text: str) -> float:
@@ -112,7 +112,7 @@ def plan(
     file: Path,
     rate: float,
     nodes: int | None,
-    link: Link,
+    link: LinkCapacity,
     mttf: float,
     mttr: float,
     interval: int | None,
@@ -127,11 +127,11 @@ def plan(
 
     The flow's segments run on this machine for some seconds each, to measure them; then the flow is simulated.
     """
-    from unbroken.flow.plan import load_flow
-    from unbroken_lab.studies import plan_report as report
-    from unbroken_lab.studies.calibration import Calibration
-    from unbroken_lab.studies.plan import make_plan
-    from unbroken_lab.studies.prediction import Question
+    from unbroken.flow.loading import load_flow
+    from unbroken_lab.studies.calibration.calibration import Calibration
+    from unbroken_lab.studies.plan import report
+    from unbroken_lab.studies.plan.plan import make_plan
+    from unbroken_lab.studies.plan.prediction import Question
 
     flow = load_flow(file)
     question = Question(rate, nodes or flow.settings.nodes, link, mttf, mttr, interval, segments, runs, seed)
@@ -156,8 +156,8 @@ def plan(
 def _measured(flow: Dataflow, nodes: int, rate: float, say: Callable[[str], None]) -> Calibration:
     """Run the flow's segments here, each for a few seconds."""
     from unbroken.spark.session import start_session
-    from unbroken_lab.studies.calibrating import calibrate, for_measuring
-    from unbroken_lab.studies.variants import segment_order
+    from unbroken_lab.studies.calibration.measurement import calibrate, for_measuring
+    from unbroken_lab.studies.plan.variants import segment_order
 
     order = segment_order(flow, nodes)
     say(f"{flow.name}: starting Spark to measure {len(order)} segments")
@@ -172,7 +172,7 @@ def _measured(flow: Dataflow, nodes: int, rate: float, say: Callable[[str], None
 @contextlib.contextmanager
 def _telling() -> Iterator[Callable[[str], None]]:
     """Say on stderr what is going on, and keep what Spark and its JVM write there off the screen."""
-    from unbroken.cli.progress import Waiting
+    from unbroken.cli.progress import WaitDisplay
 
     sys.stderr.flush()
     kept = os.dup(2)
@@ -180,7 +180,7 @@ def _telling() -> Iterator[Callable[[str], None]]:
     os.dup2(nowhere, 2)
     os.close(nowhere)
     try:
-        with os.fdopen(os.dup(kept), "w") as file, Waiting("the plan is made", Console(file=file)) as waiting:
+        with os.fdopen(os.dup(kept), "w") as file, WaitDisplay("the plan is made", Console(file=file)) as waiting:
             yield waiting.say
     finally:
         os.dup2(kept, 2)

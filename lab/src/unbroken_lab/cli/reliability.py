@@ -17,7 +17,7 @@ TABLE_WIDTH = 132
 
 def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
     """Numbers of nodes, written as 100 or 10,100,1000."""
-    from unbroken_lab.studies.reliability import MAX_NODES
+    from unbroken_lab.studies.reliability.reliability import MAX_NODES
 
     try:
         counts = [int(part) for part in value.split(",")]
@@ -76,11 +76,11 @@ def mttf(
     png_file: Path | None,
 ) -> None:
     """Mean time until both nodes of a pair are down: the paper's and the exact formulas, and a simulation."""
-    from unbroken_lab.studies import reliability_report as report
-    from unbroken_lab.studies.reliability import Machines, Pairs
+    from unbroken_lab.studies.reliability import report
+    from unbroken_lab.studies.reliability.reliability import Machines, Pairing
 
     chosen = pairs or ("process", "cluster", "partition")
-    kinds = [kind for kind in Pairs if kind.value in chosen or (kind is Pairs.CHAINED and "partition" in chosen)]
+    kinds = [kind for kind in Pairing if kind.value in chosen or (kind is Pairing.CHAINED and "partition" in chosen)]
     machines = Machines(nodes[0], mttf_h, mttr_min / 60, None if cluster_min is None else cluster_min / 60)
     rows = report.rows_of(machines, nodes, kinds, runs, seed)
     if csv_file is not None:

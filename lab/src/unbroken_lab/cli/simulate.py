@@ -66,12 +66,12 @@ def simulate_faults(
     as_json: bool,
 ) -> None:
     """Random flows under random faults: no invariant broken, and the output of a run without faults."""
-    from unbroken.cli.progress import Waiting
+    from unbroken.cli.progress import WaitDisplay
     from unbroken_lab.sim.campaign import Options, Outcome, run_campaign, sentence, summary
 
     options = Options(length_s, mean_s, most_nodes, check_every, torn)
     outcomes: list[Outcome] = []
-    waiting = Waiting(f"{seeds} flows are run")
+    waiting = WaitDisplay(f"{seeds} flows are run")
 
     def told(outcome: Outcome) -> None:
         outcomes.append(outcome)

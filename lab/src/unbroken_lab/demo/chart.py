@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unbroken_lab.demo.measure import Measures, Sample, Schedule
+from unbroken_lab.demo.measure import ArrivalSample, DemoSchedule, Measures
 
 RATE_COLOR, LATENCY_COLOR, KILL_COLOR, QUIET = "#1f6f8b", "#5b4b8a", "#c0392b", "#8a8a8a"
 BIN_S = 1.0
@@ -17,9 +17,9 @@ BIN_S = 1.0
 def draw(
     path: Path,
     title: str,
-    samples: Sequence[Sample],
+    samples: Sequence[ArrivalSample],
     start_ms: float,
-    schedule: Schedule,
+    schedule: DemoSchedule,
     killed: tuple[str, float] | None,
     measures: Measures,
 ) -> None:
@@ -51,7 +51,7 @@ def draw(
         plt.close(figure)
 
 
-def output_rate(samples: Sequence[Sample], start_ms: float) -> tuple[list[float], list[float]]:
+def output_rate(samples: Sequence[ArrivalSample], start_ms: float) -> tuple[list[float], list[float]]:
     """Rows per second in bins of a second.
 
     The rows of a unit are spread over the time since the unit before, so that bins and pulses of about the
@@ -66,7 +66,7 @@ def output_rate(samples: Sequence[Sample], start_ms: float) -> tuple[list[float]
     return [float(x) for x in edges[:-1] + BIN_S / 2], [float(x) for x in rates]
 
 
-def _draw_rate(axes: Any, samples: Sequence[Sample], start_ms: float, schedule: Schedule) -> None:
+def _draw_rate(axes: Any, samples: Sequence[ArrivalSample], start_ms: float, schedule: DemoSchedule) -> None:
     seconds, rates = output_rate(samples, start_ms)
     axes.plot(seconds, rates, color=RATE_COLOR, linewidth=1.6)
     measured = [rate for second, rate in zip(seconds, rates, strict=True) if second >= schedule.warm_s]
@@ -75,7 +75,7 @@ def _draw_rate(axes: Any, samples: Sequence[Sample], start_ms: float, schedule: 
 
 
 def _draw_latency(
-    axes: Any, samples: Sequence[Sample], start_ms: float, schedule: Schedule, measures: Measures
+    axes: Any, samples: Sequence[ArrivalSample], start_ms: float, schedule: DemoSchedule, measures: Measures
 ) -> None:
     seconds = [(sample.arrived_ms - start_ms) / 1000 for sample in samples]
     latencies = [sample.latency_ms for sample in samples]
@@ -90,7 +90,7 @@ def _draw_latency(
     axes.legend(loc="upper right", fontsize=8, frameon=False)
 
 
-def _decorate(axes: Any, schedule: Schedule, killed: tuple[str, float] | None) -> None:
+def _decorate(axes: Any, schedule: DemoSchedule, killed: tuple[str, float] | None) -> None:
     axes.axvspan(0, schedule.warm_s, color="#eeeeee", zorder=0)
     axes.set_xlim(0, schedule.end_s + 1)
     axes.grid(axis="y", color="#e3e3e3", linewidth=0.8)

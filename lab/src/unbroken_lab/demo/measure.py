@@ -16,7 +16,7 @@ FAULT_WINDOW_MS = 5_000
 
 
 @dataclass(frozen=True)
-class Sample:
+class ArrivalSample:
     """The arrival of one unit of results at the subscriber."""
 
     pulse: int
@@ -31,7 +31,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class DemoSchedule:
     """What happens when, in seconds after the first pulse.
 
     The first micro-batches of a query take seconds until Java has compiled them, so nothing is measured
@@ -43,7 +43,7 @@ class Schedule:
     end_s: float
 
     @classmethod
-    def of(cls, seconds: float) -> Schedule:
+    def of(cls, seconds: float) -> DemoSchedule:
         warm_s = min(30.0, 0.4 * seconds)
         return cls(warm_s, (warm_s + seconds) / 2, seconds)
 
@@ -57,7 +57,7 @@ class Spread:
     max: float | None
 
     @classmethod
-    def of(cls, samples: Sequence[Sample]) -> Spread:
+    def of(cls, samples: Sequence[ArrivalSample]) -> Spread:
         if not samples:
             return cls(None, None, None)
         values = np.array([sample.latency_ms for sample in samples])
@@ -95,7 +95,7 @@ class Measures:
         return _within(self.gap_fault_ms, self.gap_bound_ms)
 
 
-def measure(samples: Sequence[Sample], warm_ms: float, kill_ms: float) -> Measures:
+def measure(samples: Sequence[ArrivalSample], warm_ms: float, kill_ms: float) -> Measures:
     """The figures of a run that was warm at ``warm_ms`` and lost a node at ``kill_ms`` (times of the clock)."""
     samples = sorted(samples, key=lambda sample: sample.arrived_ms)
     before = [sample for sample in samples if warm_ms <= sample.arrived_ms < kill_ms]
@@ -115,7 +115,7 @@ def measure(samples: Sequence[Sample], warm_ms: float, kill_ms: float) -> Measur
     )
 
 
-def write_timeline(path: Path, samples: Sequence[Sample], start_ms: float) -> None:
+def write_timeline(path: Path, samples: Sequence[ArrivalSample], start_ms: float) -> None:
     """One line per unit of results, in the order of arrival."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)

@@ -6,7 +6,6 @@ that survived. Everything else follows from the row numbers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unbroken.connectors.files.sinks import METADATA_KEY
+from unbroken.connectors.files.sinks import StableFile, unit_in
 from unbroken.errors import UnbrokenError
+from unbroken.node.ingress.entries import PULSE
 from unbroken.node.ingress.log_file import IngressLogFile
 
 WATERMARK = pd.Timedelta(minutes=1)
@@ -47,7 +47,7 @@ class DeliveredUnit:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RowsVerdict:
     """How delivered rows differ from expected ones.
 
     ``lost``: expected rows that are missing. ``duplicated``: rows beyond the expected ones, whole units that
@@ -73,10 +73,10 @@ def read_pulses(directory: Path, source: str) -> list[PulseSpan]:
     for entry in IngressLogFile(directory).read_all():
         if not entry.pulse:
             continue
-        record = json.loads(entry.body)
-        start, end = record["spans"][source]
+        record = PULSE.decode(entry.body)
+        start, end = record.spans[source]
         first = 0 if start is None else int(start["row"])
-        spans.append(PulseSpan(entry.pulse, int(record["cut_ms"]), first, int(end["row"])))
+        spans.append(PulseSpan(entry.pulse, record.cut_ms, first, int(end["row"])))
     stop = 0
     for expected, span in enumerate(spans, 1):
         if span.pulse != expected or span.start != stop or span.stop < stop:
@@ -94,7 +94,7 @@ def expected_rows(packets: pa.Table, spans: Sequence[PulseSpan]) -> pd.DataFrame
     return _statistics(_ended_sessions(frame))
 
 
-def compare(expected: pd.DataFrame, units: Iterable[DeliveredUnit]) -> Verdict:
+def compare(expected: pd.DataFrame, units: Iterable[DeliveredUnit]) -> RowsVerdict:
     """Hold delivered units against the expected rows, unit by unit."""
     frames, seen, empty_again = [], set(), 0
     for unit in units:
@@ -109,7 +109,7 @@ def compare(expected: pd.DataFrame, units: Iterable[DeliveredUnit]) -> Verdict:
     for name in VALUES:
         differing |= both[name].to_numpy() != both[f"{name}_delivered"].to_numpy()
     unexpected = int((joined["_merge"] == "right_only").sum())
-    return Verdict(
+    return RowsVerdict(
         expected=len(expected),
         delivered=len(delivered),
         lost=int((joined["_merge"] == "left_only").sum()),
@@ -124,8 +124,9 @@ def read_parquet(directory: Path) -> list[DeliveredUnit]:
     for path in sorted(directory.glob("*.parquet")):
         with path.open("rb") as file:
             table = pq.read_table(file)
-        unit = json.loads((table.schema.metadata or {})[METADATA_KEY])
-        units.append(DeliveredUnit(int(unit["number"]), int(unit["pulse"]), table))
+        unit = unit_in(table.schema)
+        assert isinstance(unit, StableFile), f"{path} is the file of a tentative unit"
+        units.append(DeliveredUnit(unit.number, unit.pulse, table))
     return units
 
 

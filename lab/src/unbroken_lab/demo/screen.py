@@ -6,13 +6,14 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
+
+from unbroken.observe.status.node import NodeState, NodeStatus, ReplicaState
 
 STORY_SHOWN = 6
 REFRESH_S = 0.5
@@ -97,17 +98,16 @@ class Screen:
         return Panel(Group(figures, Text(), nodes, Text(), story), title=f"netmon: {view.headline}")
 
 
-def describe_node(state: dict[str, Any]) -> str:
-    """One line about a node: what it hosts, from its status."""
-    if state.get("state") != "running":
-        return str(state.get("state", "starting"))
+def describe_node(state: NodeStatus | None) -> str:
+    """One line about a node: what it hosts, from its status; None if it has not reported any."""
+    if state is None or not state.running:
+        return (NodeState.STARTING if state is None else state.state).value
     hosted = [
-        f"{replica['replica']}{' (stopped)' if replica['state'] == 'stopped' else ''}"
-        for replica in state.get("replicas", [])
+        f"{replica.replica}{' (stopped)' if replica.state is ReplicaState.STOPPED else ''}"
+        for replica in state.replicas
     ]
-    ingress = state.get("ingress")
-    if ingress:
-        hosted.insert(0, "ingress (leads)" if ingress["leading"] else "ingress")
+    if state.ingress is not None:
+        hosted.insert(0, "ingress (leads)" if state.leading else "ingress")
     return ", ".join(hosted)
 
 

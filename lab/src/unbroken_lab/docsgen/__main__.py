@@ -10,13 +10,17 @@ from unbroken.observe.metrics.definitions import reference as metrics
 from unbroken_lab.docsgen.commands import commands
 from unbroken_lab.docsgen.connectors import sinks, sources
 from unbroken_lab.docsgen.marks import replaced
+from unbroken_lab.docsgen.notices import notices
 from unbroken_lab.docsgen.settings import settings
+from unbroken_lab.docsgen.status import status
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "settings.md": {"settings": settings},
     "connectors.md": {"sources": sources, "sinks": sinks},
     "operations.md": {"metrics": metrics},
     "cli.md": {"commands": commands},
+    "status.md": {"status": status},
+    "handbook.md": {"notices": notices},
 }
 """For each page, what stands between which marks."""
 

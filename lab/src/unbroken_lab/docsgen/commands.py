@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from unbroken.cli import cli
-from unbroken.cli.command import Command, Group
+from unbroken.cli.command import Command, CommandGroup
 from unbroken_lab.docsgen.marks import table
 
 
@@ -29,7 +29,7 @@ def _told(command: click.Command, name: str, level: int) -> Iterator[str]:
     options = [_option(option) for option in command.params if isinstance(option, click.Option) and _own(option)]
     if options:
         yield table(("option", "meaning"), options)
-    examples = command.examples if isinstance(command, Command | Group) else ()
+    examples = command.examples if isinstance(command, Command | CommandGroup) else ()
     if examples:
         yield table(("example", "what for"), [(f"`{line}`", purpose) for line, purpose in examples])
     if isinstance(command, click.Group):

@@ -2,7 +2,7 @@
 
 The states have the same form as those of real nodes, and as far as the protocol knows them they are the real thing;
 micro-batches and state sizes are made up from what the simulator takes them to cost. Actions are done to the simulated
-machines. Nothing else on this host is touched.
+machines; killing and freezing are faults of the test kit's vocabulary. Nothing else on this host is touched.
 """
 
 from __future__ import annotations
@@ -10,31 +10,36 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+
+from msgspec import structs
 
 from unbroken.coordination.documents import Suspicion
 from unbroken.errors import Refused, require
-from unbroken.node.health import redundancy
-from unbroken.node.status import flow_shape, replica_states
-from unbroken.page.actions import Wish
+from unbroken.node.reports.protocol_status import protocol_status
+from unbroken.observe.status.node import BatchStatus, CodeStatus, CoordinationStatus, NodeState, NodeStatus
+from unbroken.page.actions import ActionRequest
 from unbroken.page.page import Page, PageOptions
-from unbroken.page.snapshot import Sentence, Snapshot
+from unbroken.page.snapshot import FlowSnapshot
 from unbroken.protocol.machine import NodeProtocol
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.values.layout import INGRESS, Layout
-from unbroken_lab.sim.faults import Fault, Injector
+from unbroken.protocol.values.notices import Reported
+from unbroken.protocol.values.notices.placement import FirstLayout
+from unbroken.testing.faults import Fault, Freeze, Kill
+from unbroken_lab.page.faults import FOREVER_S, simulated
+from unbroken_lab.sim.injector import Injector
 from unbroken_lab.sim.machine import Machine, NodeProcess
 from unbroken_lab.sim.sources import Pulse
 from unbroken_lab.sim.world import Setup, World
 
 KEPT = 300
-"""Sentences of the history, as many as ZooKeeper keeps of a real one."""
+"""Notices of the history, as many as ZooKeeper keeps of a real one."""
 
-RESTART_MS = 6_000.0
-"""A killed node is started again after a while, as `unbroken run` does."""
+RESTART_S = 6.0
+"""A killed node is restarted after a while, as `unbroken run` does."""
 
 LONGEST_STEP_MS = 2_500.0
 """What is simulated for one look at most: who was away for longer, or has a slow machine, finds that time has stood
@@ -69,11 +74,10 @@ class SimulatedFlow:
         self._rows = 0
         self._entries = 0
         self._pruned_ms = 0.0
-        self._killed: dict[NodeId, str] = {}
 
-    def begin_faults(self, faults: list[Fault]) -> None:
-        """Let these happen to it."""
-        Injector(self.world, True, lambda _: None).begin(faults)
+    def begin_faults(self, faults: Sequence[Fault]) -> None:
+        """Let these happen, each ``after_s`` seconds from now; one that the flow could not stand is left out."""
+        self._inject(faults, fragile=True)
 
     def warm_up(self, ms: float) -> None:
         """Simulate for a while before anybody looks, as if it had begun so much earlier."""
@@ -83,7 +87,7 @@ class SimulatedFlow:
             self._began_ms -= int(ms)
             self._seen_s = self._clock()
 
-    def look(self) -> Snapshot:
+    def look(self) -> FlowSnapshot:
         with self._lock:
             self._looked = True
             now_s = self._clock()
@@ -92,7 +96,7 @@ class SimulatedFlow:
             self._run(past_ms)
             return self._snapshot()
 
-    def do(self, wish: Wish) -> str:
+    def do(self, wish: ActionRequest) -> str:
         """Do something to the simulated machines."""
         with self._lock:
             if wish.node not in self.world.machines:
@@ -137,17 +141,21 @@ class SimulatedFlow:
         if process is None:
             raise Refused(f"{node} is dead")
         if action == "kill":
-            self.world.kill(node)
-            self._killed[node] = "killed by signal 9"
-            self.world.kernel.after(RESTART_MS, lambda _: self.world.boot(node))
-            return f"{node} was killed; it is started again in {RESTART_MS / 1000:.0f} s"
+            self._inject([Kill(node, back_after_s=RESTART_S)])
+            return f"{node} was killed; it is started again in {RESTART_S:.0f} s"
         if process.frozen is (action == "freeze"):
             raise Refused(f"{node} is {'frozen already' if process.frozen else 'not frozen'}")
         if action == "freeze":
-            process.freeze()
+            self._inject([Freeze(node, FOREVER_S)])
             return f"{node} is frozen"
         process.thaw()
         return f"{node} goes on"
+
+    def _inject(self, faults: Sequence[Fault], *, fragile: bool = False) -> None:
+        """Let the simulator's injector do them; those that are due happen at once."""
+        now_ms = self.world.kernel.now_ms
+        Injector(self.world, fragile, lambda _: None).begin([simulated(fault, now_ms) for fault in faults])
+        self.world.kernel.run(now_ms)
 
     def _drain(self, node: NodeId) -> str:
         store = self.world.zookeeper
@@ -158,7 +166,7 @@ class SimulatedFlow:
         store.draining[node] = None
         return f"{node} is to be left; it can be stopped when nothing is on it any more"
 
-    def _reinit(self, wish: Wish) -> str:
+    def _reinit(self, wish: ActionRequest) -> str:
         try:
             shard = ShardId.parse(wish.shard)
         except ValueError:
@@ -174,10 +182,10 @@ class SimulatedFlow:
 
     # --- what is seen ---------------------------------------------------------------------------------
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> FlowSnapshot:
         world, store = self.world, self.world.zookeeper
         frozen = frozenset(process.name for process in world.processes() if process.frozen)
-        return Snapshot(
+        return FlowSnapshot(
             time_ms=self._began_ms + int(world.kernel.now_ms),
             flow=self.name,
             states=tuple(self._state(machine) for _, machine in sorted(world.machines.items())),
@@ -189,11 +197,11 @@ class SimulatedFlow:
             frozen=frozen,
         )
 
-    def _history(self) -> tuple[Sentence, ...]:
+    def _history(self) -> tuple[Reported, ...]:
         """What was reported; the first layout is not, because a simulated flow begins with it."""
-        first = f"first layout on {', '.join(self.world.machines)}"
-        told = [(0.0, first), *self.world.zookeeper.history]
-        return tuple(self._sentence(at_ms, text) for at_ms, text in told[-KEPT:])
+        first = Reported(0, "controller", FirstLayout(tuple(self.world.machines)))
+        told = [first, *self.world.zookeeper.history][-KEPT:]
+        return tuple(replace(reported, time_ms=self._began_ms + reported.time_ms) for reported in told)
 
     def _layout(self) -> Layout:
         """The layout, with times of day instead of simulated time."""
@@ -201,78 +209,37 @@ class SimulatedFlow:
         since = {shard: self._began_ms + int(at_ms) for shard, at_ms in layout.short_since.items()}
         return replace(layout, short_since=since) if since else layout
 
-    def _sentence(self, at_ms: float, text: str) -> Sentence:
-        """What a node says has its name before it; the rest is said by the controller."""
-        node, colon, rest = text.partition(": ")
-        if not colon or node not in self.world.machines:
-            line = self.world.zookeeper.line
-            node, rest = line[0].node if line else "controller", text
-        return Sentence(self._began_ms + int(at_ms), node, rest)
-
-    def _state(self, machine: Machine) -> dict[str, Any]:
+    def _state(self, machine: Machine) -> NodeStatus:
         process, name = machine.process, machine.name
         if process is None or not process.alive:
-            return {"node": name, "state": "dead", "reason": self._killed.get(name, "killed by signal 9")}
+            return NodeStatus(node=name, state=NodeState.DEAD, reason="killed by signal 9")
         if process.frozen:
-            return {"node": name, "state": "silent", "reason": "it did not answer within 2 s"}
-        out: dict[str, Any] = {"node": name, "pid": None, "state": "starting", "story": []}
-        protocol = process.protocol
-        if protocol is None:
-            return out
-        return out | {"state": "running"} | self._running(process, protocol)
+            return NodeStatus(node=name, state=NodeState.SILENT, reason="it did not answer within 2 s")
+        if process.protocol is None:
+            return NodeStatus(node=name, state=NodeState.STARTING)
+        return self._running(process, process.protocol)
 
-    def _running(self, process: NodeProcess, protocol: NodeProtocol) -> dict[str, Any]:
-        topology = self.world.topology
-        progress = {replica: self._progress(process, replica) for replica in protocol.replicas}
-        store = self.world.zookeeper
+    def _running(self, process: NodeProcess, protocol: NodeProtocol) -> NodeStatus:
+        known = protocol_status(protocol, self.name, process.clock_ms(), process.wall_ms())
+        line = self.world.zookeeper.line
         reached = process.client.session is not None and process.client.reachable
-        out: dict[str, Any] = {
-            "layout_version": protocol.layout.version,
-            "coordination": {
-                "connected": reached,
-                "controller": bool(store.line) and store.line[0].node == process.name,
-            },
-            "joining": {str(replica): {"phase": join.phase.value} for replica, join in protocol.joining.joins.items()},
-            "code": {"generation": 1, "file": "simulated.py", "as_given": True},
-            "flow": flow_shape(self.name, topology),
-            "links": sorted(protocol.links - {process.name}),
-            "replicas": replica_states(protocol, progress, process.clock_ms(), process.wall_ms()),
-            "redundancy": redundancy(protocol),
-            "held": {str(replica): copy.version for replica, copy in protocol.holding.copies.items()},
-            "sinks": {
-                str(stream): {"delivered": delivery.delivered} for stream, delivery in protocol.sinks.deliveries.items()
-            },
-            "divergences": [str(found) for found in protocol.comparison.divergences],
-            "traffic": dict(protocol.traffic),
-        }
-        if protocol.sources is not None and process.hosting.ingress is not None:
-            out["ingress"] = self._ingress(protocol)
-        return out
+        batches = {str(replica): self._batch(process, replica) for replica in protocol.replicas}
+        ingress = known.ingress if process.hosting.ingress is not None else None
+        return structs.replace(
+            known,
+            state=NodeState.RUNNING,
+            coordination=CoordinationStatus(connected=reached, controller=bool(line) and line[0].node == process.name),
+            code=CodeStatus(generation=1, file="simulated.py", as_given=True),
+            replicas=tuple(structs.replace(one, batch=batches.get(one.replica)) for one in known.replicas),
+            ingress=None if ingress is None else structs.replace(ingress, rows=self._rows),
+            traffic=dict(protocol.traffic),
+        )
 
-    def _ingress(self, protocol: NodeProtocol) -> dict[str, Any]:
-        sources = protocol.sources
-        assert sources is not None
-        log = sources.log
-        return {
-            "leading": log.leading,
-            "term": log.sync.term,
-            "members": sorted(log.sync.members),
-            "pulse": log.last_pulse,
-            "ended": log.ended,
-            "period_ms": round(sources.pulse.period_ms, 1),
-            "in_flight": protocol.pace.in_flight(),
-            "rows": self._rows,
-            "bad_rows": 0,
-            "late_rows": 0,
-            "clock_offset_ms": 0.0,
-            "unreached_ms": {},
-        }
-
-    def _progress(self, process: NodeProcess, replica: ReplicaId) -> dict[str, Any]:
+    def _batch(self, process: NodeProcess, replica: ReplicaId) -> BatchStatus | None:
         """The last micro-batch, which takes about what the simulator lets it take."""
-        query = process.hosting.queries.get(replica)
+        query = process.engine.queries.get(replica)
         if query is None or replica.shard == INGRESS:
-            return {}
+            return None
         costs, disk = query.costs, query.disk
         chance = Random(f"{replica} {disk.committed}")
         rows = self._rows_of(replica.shard)
@@ -286,12 +253,12 @@ class SimulatedFlow:
         }
         parts = {part: round(took, 1) for part, took in parts.items()}
         size = Random(str(replica.shard)).uniform(0.6e6, 40e6) * (1 + min(disk.committed, 2_000) / 2_000)
-        return {
-            "duration_ms": parts | {"triggerExecution": round(sum(parts.values()) + 4, 1)},
-            "batch": disk.committed,
-            "input_rows": rows,
-            "state_files": int(size),
-        }
+        return BatchStatus(
+            number=disk.committed,
+            duration_ms=parts | {"triggerExecution": round(sum(parts.values()) + 4, 1)},
+            input_rows=rows,
+            state_file_bytes=int(size),
+        )
 
     def _rows_of(self, shard: ShardId) -> int:
         """Rows of a micro-batch, as sources share them out."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from unbroken.protocol.values.consistency import Availability
+from unbroken.protocol.values.consistency import DelayBound
 from unbroken.protocol.values.layout import INGRESS, Topology
 from unbroken.protocol.values.strategy import Ha, Strategy
+from unbroken.testing.faults import Fault, Freeze, Kill
 from unbroken_lab.page.simulated import SimulatedFlow
-from unbroken_lab.sim.faults import Fault, Kind
 from unbroken_lab.sim.queries import CostModel
 from unbroken_lab.sim.world import SETTINGS, Setup
 from unbroken_lab.sim.zookeeper import StoreModel
@@ -53,7 +53,7 @@ def shop() -> SimulatedFlow:
         ),
         replicas={part: strategy.running for part, strategy in strategies.items()},
         strategies=strategies,
-        availability={"totals": Availability(2_500.0)},
+        availability={"totals": DelayBound(2_500.0)},
         tentative_sinks=frozenset({"board"}),
     )
     return flow_of(topology, 6, "shop", rows_per_s=24_000.0, costs=SPARK)
@@ -87,15 +87,20 @@ def many(replicas: int) -> SimulatedFlow:
 
 
 def some_faults(flow: SimulatedFlow, seed: int, seconds: float = 3_600.0, every_s: float = 20.0) -> None:
-    """Nodes that are killed or frozen, or whose query fails, now and then."""
+    """Nodes that are killed or frozen, or lose their JVM, now and then."""
     random = Random(f"page {seed}")
     names = sorted(flow.world.machines)
-    at_ms, faults = flow.world.kernel.now_ms + 8_000.0, []
-    while at_ms < seconds * 1000:
-        kind = random.choice((Kind.KILL, Kind.FREEZE, Kind.QUERY, Kind.KILL))
-        target, other = random.sample(names, 2)
-        faults.append(Fault(at_ms, kind, target, other, random.uniform(3_000, 9_000)))
-        at_ms += random.expovariate(1 / (every_s * 1000))
+    after_s, faults = 8.0, []
+    while after_s < seconds:
+        node, for_s = random.choice(names), random.uniform(3.0, 9.0)
+        choices: tuple[Fault, ...] = (
+            Kill(node, back_after_s=for_s, after_s=after_s),
+            Kill(node, back_after_s=for_s, after_s=after_s),
+            Freeze(node, for_s, after_s=after_s),
+            Kill(node, jvm=True, after_s=after_s),
+        )
+        faults.append(random.choice(choices))
+        after_s += random.expovariate(1 / every_s)
     flow.begin_faults(faults)
 
 

@@ -14,10 +14,20 @@ from random import Random
 from typing import Any
 
 from unbroken_lab.sim.collecting import collecting_seldom
-from unbroken_lab.sim.faults import Injector, make_bad_disks, make_losses, make_pauses, make_schedule, make_tears
+from unbroken_lab.sim.faults import (
+    make_bad_disks,
+    make_job_faults,
+    make_leader_faults,
+    make_losses,
+    make_pauses,
+    make_schedule,
+    make_tears,
+    make_write_faults,
+)
 from unbroken_lab.sim.flows import MOST_NODES, SMALL, Flow, pick_flow
+from unbroken_lab.sim.injector import Injector
 from unbroken_lab.sim.resting import advance, failure_of, finish
-from unbroken_lab.sim.story import Story
+from unbroken_lab.sim.story import Story, Subject
 from unbroken_lab.sim.world import World
 
 EARLY = 0.3
@@ -67,6 +77,8 @@ class Outcome:
     counts: dict[str, int]
     longest_gap_ms: float
     story: tuple[str, ...] = ()
+    subject: Subject | None = None
+    """What the failure is about."""
 
     @property
     def ok(self) -> bool:
@@ -88,45 +100,49 @@ class Outcome:
 
 @dataclass
 class Run:
-    """One seed: the flow, its world, and what is done to it."""
+    """One seed: the flow, which is that of the seed unless one is ``given``, its world, and what is done to it."""
 
     seed: int
     options: Options
     story: Story | None = None
+    given: Flow | None = None
     flow: Flow = field(init=False)
     world: World = field(init=False)
     injector: Injector = field(init=False)
 
     def __post_init__(self) -> None:
-        self.flow = flow_of(self.seed, self.options)
+        self.flow = self.given or flow_of(self.seed, self.options)
         self.world = World(self.flow.setup, self.seed, self.story)
         self.injector = Injector(self.world, self.flow.fragile, self._tell)
 
     def outcome(self) -> Outcome:
         """Run it to its end, or to the first thing that is wrong."""
-        began, world, failure = time.process_time(), self.world, None
+        began, world = time.process_time(), self.world
+        failure: str | None = None
+        subject: Subject | None = None
         try:
             with collecting_seldom():
                 self._run()
         except Exception as error:
-            failure = failure_of(error)
+            failure, subject = failure_of(error), Subject.of(error)
         counts = {
             "events": world.kernel.events,
             "handled": world.count,
             "units": world.network.units_delivered,
             "messages": world.network.messages_delivered,
-            "copies": world.transfers.copies,
+            "copies": world.copying.copies,
             "layouts": world.zookeeper.layout.version,
             "repeated": world.sink.repeated,
             "skipped": self.injector.skipped,
             **world.counts,
         }
-        story = (
-            () if self.story is None or failure is None else tuple(self.story.about(failure, world.zookeeper.history))
-        )
+        story: tuple[str, ...] = ()
+        if self.story is not None and subject is not None:
+            story = tuple(self.story.about(subject, world.zookeeper.history))
         took, gap = time.process_time() - began, max(world.sink.gaps_ms, default=0.0)
         simulated = world.kernel.now_ms / 1000
-        return Outcome(self.seed, str(self.flow), failure, world.kernel.digest(), took, simulated, counts, gap, story)
+        flow, digest = str(self.flow), world.kernel.digest()
+        return Outcome(self.seed, flow, failure, digest, took, simulated, counts, gap, story, subject)
 
     def _run(self) -> None:
         world, injector, length_ms = self.world, self.injector, self.options.length_s * 1000
@@ -136,6 +152,9 @@ class Run:
         injector.begin(make_losses(world.kernel.random("losses"), list(world.machines), length_ms))
         injector.begin(make_pauses(world.kernel.random("pauses"), list(world.machines), length_ms))
         injector.begin(make_bad_disks(world.kernel.random("disks"), list(world.machines), length_ms))
+        injector.begin(make_write_faults(world.kernel.random("writes"), list(world.machines), length_ms))
+        injector.begin(make_job_faults(world.kernel.random("jobs"), list(world.machines), length_ms))
+        injector.begin(make_leader_faults(world.kernel.random("leaders"), list(world.machines), length_ms))
         injector.begin(make_tears(world.kernel.random("tears"), list(world.machines), length_ms, self.options.torn))
         if world.topology.bucketed and random.random() < EARLY:
             world.sources.ends[random.choice(world.topology.sources)] = random.uniform(0, length_ms)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unbroken.errors import require
 from unbroken.protocol.events import InSyncChanged, LayoutChanged
 from unbroken.protocol.ingress.log import ProposeInSync
 from unbroken.protocol.placement.absence import Absence, out_of_office
 from unbroken.protocol.placement.backoff import Avoidance
 from unbroken.protocol.placement.controller import Decision, Situation, next_layout
-from unbroken.protocol.values.ids import NodeId, ReplicaId
+from unbroken.protocol.placement.upgrade import next_generation
+from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.values.layout import INGRESS, Layout
 from unbroken_lab.sim.zookeeper import Session, ZooKeeper
 
@@ -39,6 +41,7 @@ class StoreClient:
         self.suspected: dict[NodeId, str] = {}
         self.controller = Controller(self)
         self._jobs: deque[Job] = deque()
+        self._told: deque[LayoutChanged] = deque()
         self._busy = False
         self._retrying = False
 
@@ -79,7 +82,8 @@ class StoreClient:
             store.heard(session)
         self.look("layout")
         self.look("sync")
-        self.process.orders.look_at_all()
+        for policy in self.process.policies:
+            policy.back_in_reach()
         self._pump()
         self.controller.wake()
 
@@ -99,9 +103,18 @@ class StoreClient:
         if document == "layout" and store.layout.version > self.process.told_layout:
             self.process.told_layout = store.layout.version
             self.process.world.related(self.process.name, store.layout)
-            self.process.post(LayoutChanged(store.layout))
+            before = self.process.generations
+            self._told.append(LayoutChanged(store.layout, self.process.use(store.layout)))
+            if before == store.layout.generations and len(self._told) == 1:
+                self._tell(None)
+            else:
+                # What a node is told of the generations matters to its queries before its loop hears of it.
+                self.process.later(0.0, self._tell)
         elif document == "sync" and store.sync.version > protocol.sync.version:
             self.process.post(InSyncChanged(store.sync))
+
+    def _tell(self, _: object) -> None:
+        self.process.post(self._told.popleft())
 
     # --- what it writes -------------------------------------------------------------------------------
 
@@ -114,6 +127,7 @@ class StoreClient:
                 self.process.post(InSyncChanged(self.zookeeper.sync))
 
         protocol = self.process.protocol
+        self.zookeeper.proposals.append(step)
         missed = frozenset() if protocol is None else protocol.sync.members - step.proposal.members
         wait = HELD_BACK_MS if missed and self._cut_off(missed) else 0.0
         self.zookeeper.kernel.after(wait, lambda _: self.submit(change, tell))
@@ -125,17 +139,23 @@ class StoreClient:
         return 2 * sum(network.hears(me, name) for name in others) < len(others)
 
     def replica_stopped(self, replica: ReplicaId, reason: str) -> None:
+        self.zookeeper.stopping[replica] = None
         self.submit(lambda: self.zookeeper.stop_replica(replica, reason))
 
     def caught_up(self, replica: ReplicaId) -> None:
         self.submit(lambda: self.zookeeper.note_caught_up(replica))
 
+    def switched(self, shard: ShardId) -> None:
+        self.submit(lambda: self.zookeeper.note_switched(shard))
+
     def suspects(self, node: NodeId, reason: str) -> None:
+        require(node not in self.suspected, f"{self.process.name} suspects {node} twice")
         self.suspected[node] = reason
         self._write_suspicions()
 
     def trusts(self, node: NodeId) -> None:
-        self.suspected.pop(node, None)
+        require(node in self.suspected, f"{self.process.name} trusts {node} that it does not suspect")
+        del self.suspected[node]
         self._write_suspicions()
 
     def _write_suspicions(self) -> None:
@@ -175,14 +195,16 @@ class StoreClient:
     def _arrive(self, job: Job) -> None:
         """A change reaches ZooKeeper; it does even if its process has ended since."""
         store, name = self.zookeeper, self.process.name
-        if store.up and store.network.reaches(name, "zookeeper"):
+        arrived = store.up and store.network.reaches(name, "zookeeper")
+        if arrived:
             job()
-        store.kernel.after(store.model.latency_ms, self._answered)
+        store.kernel.after(store.model.latency_ms, self._answered, arrived)
 
-    def _answered(self, _: object) -> None:
-        """The process hears whether it was done; without an answer it does it again."""
+    def _answered(self, arrived: bool) -> None:
+        """The process hears that it was done; without an answer it does it again, also if what it has written got lost
+        on the way while ZooKeeper was out of reach for a moment."""
         self._busy = False
-        if self.reachable:
+        if arrived and self.reachable:
             self._jobs.popleft()
             self._pump()
         elif self.process.alive:
@@ -240,7 +262,9 @@ class Controller:
         known = (layout.version, sync_version, replace(situation, now_ms=0))
         if self._found is not None and self._found == (known, None):
             return
-        decision = next_layout(store.topology, situation, layout, store.model.transfers)
+        topology = store.programs.topology(layout.generations)
+        decision = next_generation(topology, situation, layout)
+        decision = decision or next_layout(topology, situation, layout, store.model.transfers)
         self._found = (known, decision)
         if decision is not None:
             made, process = decision, client.process
@@ -263,7 +287,7 @@ class Controller:
     def _situation(self, layout: Layout) -> Situation:
         client, store = self._client, self._client.zookeeper
         me, network = client.process.name, client.process.network
-        now_s = store.kernel.now_ms / 1000
+        now_s, patient = store.kernel.now_ms / 1000, store.model.patient
         if self._absence is None:
             self._absence = Absence(me, store.model.return_grace_ms / 1000)
         for node in sorted(set(layout.full_nodes_of(INGRESS)) - store.sync.members):
@@ -275,16 +299,18 @@ class Controller:
         suspected = self._absence.suspects(disks, suspicions, network.connected(me)) if suspicions else frozenset()
         return Situation(
             now_ms=int(store.kernel.now_ms),
-            present=self._absence.present(layout, disks, network.known.get(me, {}), now_s),
-            given_up=self._absence.given_up(now_s),
+            present=self._absence.present(layout, disks, network.known.get(me, {}), now_s) if patient else disks,
+            given_up=self._absence.given_up(now_s) if patient else frozenset(),
             stopped=dict(store.stopped),
             caught_up=list(store.caught_up),
             in_sync=store.sync.members,
             draining=frozenset(store.draining),
             renewed=list(store.renewed),
             avoid=self._avoidance.places(now_s),
-            suspected=suspected,
+            suspected=suspected | store.doubted,
             restorable=store.restorable,
+            wished=store.wished,
+            switched=list(store.switched),
             pause=store.pause,
         )
 

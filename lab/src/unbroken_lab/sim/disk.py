@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from unbroken.node.ingress.buckets import BucketState
-from unbroken.protocol.ingress.log import Admission, Entry
+from unbroken.protocol.ingress.log import Admission
 from unbroken.protocol.instructions import PinState
-from unbroken.protocol.repair.rebuilt_state import Rebuilt
-from unbroken.protocol.replica.cuts import Cut
-from unbroken.protocol.replica.recovery import LogState, ReplicaState, StoredUnits
+from unbroken.protocol.values.cuts import BatchCut
 from unbroken.protocol.values.ids import ReplicaId, StreamId
 from unbroken.protocol.values.layout import INGRESS
+from unbroken.protocol.values.rebuilt_state import Rebuilt
+from unbroken.protocol.values.recovery import StoredReplica, StoredUnits
 from unbroken.protocol.values.units import UnitHeader
-from unbroken_lab.sim.content import Files, Folded, State
+from unbroken_lab.sim.content import Content, Files, Folded, State
+from unbroken_lab.sim.files import SimulatedFiles
+from unbroken_lab.sim.ingress_log import LogPlace
+from unbroken_lab.sim.programs import NOTHING, Origin
 
 VERSIONS = 100
 """Versions of a state that are kept, like Spark does."""
@@ -24,28 +28,37 @@ VERSIONS = 100
 class ReplicaDisk:
     """The directory of one replica: a checkpoint with its versions, inbox, outbox and the log of the ingress.
 
-    The log begins after ``base``, which is the entry of pulse ``base_pulse`` with ``base_body``. Where units are
-    buckets of event time, ``lanes`` has how far each source had come with it. Up to unit ``valid`` the results are not
-    for anybody, because the state was still being built.
+    The ingress has its log in the files of its machine (``log``), and on its way to another one in ``log_copy``. Up to
+    unit ``valid`` the results are not for anybody, because the state was still being built. ``damaged`` units of the
+    outbox are not as they were written; so will be the next ones, as many as there are ``bad_blocks``.
+    ``origin`` is where the state of a replica with later code comes from.
     """
 
     committed: int = 0
     states: dict[int, State] = field(default_factory=lambda: {0: Folded()})
     inbox: Files = field(default_factory=dict)
     outbox: Files = field(default_factory=dict)
-    log: dict[int, Entry] = field(default_factory=dict)
-    base: int = 0
-    base_pulse: int = 0
-    base_body: bytes = b""
-    lanes: Mapping[str, BucketState] = field(default_factory=dict)
-    finished: bool = False
+    log: LogPlace | None = None
+    log_copy: dict[str, bytes] = field(default_factory=dict)
     valid: int = 0
     owed: dict[StreamId, tuple[int, Rebuilt]] = field(default_factory=dict)
-    cuts: dict[int, Cut] = field(default_factory=dict)
+    cuts: dict[int, BatchCut] = field(default_factory=dict)
     admission: Admission | None = None
     state_bytes: int = 0
+    damaged: set[tuple[StreamId, int]] = field(default_factory=set)
+    bad_blocks: int = 0
+    origin: Origin = NOTHING
 
-    def commit(self, number: int, state: State, cut: Cut) -> None:
+    def write(self, header: UnitHeader, content: Content) -> None:
+        """Put a unit into the outbox."""
+        key = (header.stream, header.number)
+        self.outbox[key] = (header, content)
+        self.damaged.discard(key)
+        if self.bad_blocks:
+            self.bad_blocks -= 1
+            self.damaged.add(key)
+
+    def commit(self, number: int, state: State, cut: BatchCut) -> None:
         """A micro-batch is part of the state."""
         self.states[number] = state
         self.cuts[number] = cut
@@ -55,36 +68,9 @@ class ReplicaDisk:
                 del self.states[old]
                 self.cuts.pop(old, None)
 
-    def persist(self, entry: Entry) -> None:
-        """An entry written again replaces the earlier one and all that followed it."""
-        if self.log.get(entry.index) != entry:
-            for index in [index for index in self.log if index >= entry.index]:
-                del self.log[index]
-            self.log[entry.index] = entry
-
-    def lose_tail(self, count: int) -> int:
-        """So many of the last entries of the log are gone, although they were on disk; how many there were to lose."""
-        doomed = sorted(self.log)[len(self.log) - min(count, len(self.log)) :]
-        for index in doomed:
-            del self.log[index]
-        return len(doomed)
-
-    def trim_log(self, pulse: int) -> None:
-        """The units of ``pulse`` and all before it are needed by nobody."""
-        if pulse <= self.base_pulse:
-            return
-        done = [entry for entry in self.log.values() if entry.pulse and entry.pulse <= pulse]
-        if done:
-            self.rebase(max(done, key=lambda entry: entry.index), {})
-
-    def rebase(self, entry: Entry, lanes: Mapping[str, BucketState]) -> None:
-        """The log begins after an entry."""
-        self.base, self.base_pulse, self.finished, self.base_body = entry.index, entry.pulse, entry.final, entry.body
-        self.lanes = lanes
-        self.log = {index: later for index, later in self.log.items() if index > entry.index}
-
-    def pin(self, step: PinState) -> ReplicaDisk:
-        """What a newcomer is given: the state at a version, and the units of the outbox that go with it."""
+    def pin(self, step: PinState, log: Mapping[str, bytes] | None = None) -> ReplicaDisk:
+        """What a newcomer is given: the state at a version or the files of the log, and the units of the outbox that go
+        with it."""
         outbox = {
             (stream, n): self.outbox[stream, n] for stream, base, last in step.units for n in range(base + 1, last + 1)
         }
@@ -97,18 +83,19 @@ class ReplicaDisk:
                 owed=dict(self.owed),
                 cuts={step.version: self.cuts[step.version]} if step.version in self.cuts else {},
                 state_bytes=self.state_bytes,
+                origin=self.origin,
             )
         return ReplicaDisk(
             outbox=outbox,
-            log=dict(self.log),
-            base=self.base,
-            base_pulse=self.base_pulse,
-            base_body=self.base_body,
-            lanes=self.lanes,
-            finished=self.finished,
+            log_copy={} if log is None else dict(log),
             owed=dict(self.owed),
             admission=step.admission,
         )
+
+    def begin_from(self, copy: int) -> ReplicaDisk:
+        """What a successor begins with: the state alone."""
+        origin = Origin(copy, self.committed)
+        return ReplicaDisk(self.committed, self.states, state_bytes=self.state_bytes, origin=origin)
 
     @property
     def size(self) -> int:
@@ -125,14 +112,28 @@ class ReplicaDisk:
         processed = any(number == self.committed + 1 for _, number in self.inbox)
         return max([self.committed + processed, *(number for _, number in self.outbox)])
 
-    def recover(self, replica: ReplicaId) -> ReplicaState:
+    def spoiled(self, replica: ReplicaId) -> bool:
+        """Whether a damaged unit of the outbox cannot be recomputed from what is here."""
+        return replica.shard != INGRESS and any(number <= self.begun(stream) for stream, number in self.damaged)
+
+    def _remove_damaged(self) -> None:
+        """Remove damaged units, with those after them, which are recomputed; or with those before them, which are not
+        needed here."""
+        for stream, number in sorted(self.damaged):
+            later = number > self.begun(stream)
+            for key in [key for key in self.outbox if key[0] == stream]:
+                if key[1] == number or (key[1] > number) == later:
+                    del self.outbox[key]
+        self.damaged.clear()
+
+    def recover(self, replica: ReplicaId) -> StoredReplica:
         """As after a restart: what is superseded is removed, the rest is read back."""
+        self._remove_damaged()
         if replica.shard == INGRESS:
-            entries = tuple(self.log[index] for index in sorted(self.log))
-            tops = {source: state.top for source, state in self.lanes.items()}
-            log = LogState(self.base, entries, self.base_pulse, self.finished, self.admission, tops)
+            assert self.log is not None
+            log = self.log.state(self.admission)
             self.admission = None  # known to the process that has received the copy, and to no later one
-            return ReplicaState(self.base_pulse, self._stored(), log=log)
+            return StoredReplica(log.pulse, self._stored(), log=log)
         taken = self.cuts.get(self.committed) or {}
         kept = {key: unit for key, unit in self.inbox.items() if key[0].home == key[0] and key[1] > self.taken(key[0])}
         self.inbox = kept
@@ -140,12 +141,14 @@ class ReplicaDisk:
         for (stream, _), (header, _) in sorted(kept.items(), key=lambda item: (str(item[0][0]), item[0][1])):
             inboxes.setdefault(stream, []).append(header)
         units = {stream: tuple(headers) for stream, headers in inboxes.items()}
-        return ReplicaState(self.committed, self._stored(), units, valid=self.valid, taken=taken)
+        return StoredReplica(self.committed, self._stored(), units, valid=self.valid, taken=taken)
 
     def begun(self, stream: StreamId) -> int:
         """After which unit the outbox of a stream begins if there is none in it."""
-        lane = self.lanes.get(stream.producer.part)
-        return max(self.committed, self.valid, self.base_pulse) if lane is None else lane.top
+        if self.log is None:
+            return max(self.committed, self.valid)
+        base = self.log.base
+        return base.units.get(stream.producer.part, base.pulse)
 
     def stored_base(self, stream: StreamId) -> int:
         """After which unit the outbox of a stream begins."""
@@ -165,7 +168,16 @@ class ReplicaDisk:
 
 @dataclass
 class Disk:
-    """A machine's disk; another identity means that what was on the first one is lost."""
+    """A machine's disk; another identity means that what was on the first one is lost. ``begun`` are the replicas that
+    have ever had a directory on it. One that is ``full`` takes no units."""
 
     identity: str
+    files: SimulatedFiles
     replicas: dict[ReplicaId, ReplicaDisk] = field(default_factory=dict)
+    begun: set[ReplicaId] = field(default_factory=set)
+    full: bool = False
+
+    def check_room(self) -> None:
+        """Units can be written; OSError if not."""
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from unbroken.protocol.settings import ProtocolSettings
-from unbroken.protocol.values.consistency import Availability, Policy, Reconcile
+from unbroken.protocol.values.consistency import DelayBound, InputHandling, Reconcile
 from unbroken.protocol.values.layout import INGRESS, Topology
 from unbroken.protocol.values.strategy import Ha, Strategy
 from unbroken_lab.sim.content import DELAY_MS
@@ -242,13 +242,15 @@ def _with_availability(random: Random, topology: Topology) -> Topology:
     return replace(topology, availability=availability, tentative_sinks=sinks)
 
 
-def _availability(random: Random) -> Availability:
+def _availability(random: Random) -> DelayBound:
     timed = random.random() < 0.5
-    return Availability(
+    return DelayBound(
         max_delay_ms=random.choice((500.0, 1_000.0, 3_000.0)),
         alpha=random.choice((0.5, 0.9)),
-        during_failure=random.choice((Policy.PROCESS, Policy.PROCESS, Policy.DELAY, Policy.SUSPEND)),
-        during_stabilization=random.choice(list(Policy)),
+        during_failure=random.choice(
+            (InputHandling.PROCESS, InputHandling.PROCESS, InputHandling.DELAY, InputHandling.SUSPEND)
+        ),
+        during_stabilization=random.choice(list(InputHandling)),
         reconcile=random.choice(list(Reconcile)),
         horizon_ms=DELAY_MS + random.uniform(100, 3_000) if timed else random.uniform(200, 2_000),
         timed=timed,

@@ -77,6 +77,7 @@ class Connection:
     open_for_client: bool = True
     open_for_server: bool = True
     units_lost: bool = False
+    messages_lost: bool = False
     held_messages: list[Message] = field(default_factory=list)
     held_units: list[tuple[UnitHeader, Content]] = field(default_factory=list)
 
@@ -107,6 +108,7 @@ class Network:
         self._uplink_ms: dict[tuple[NodeId, NodeId], float] = {}
         self._slow: dict[NodeId, float] = {}
         self._random = kernel.random("links")
+        self._resets = kernel.random("resets")
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class Network:
 
     def _message(self, sent: tuple[Connection, Message]) -> None:
         connection, message = sent
-        if connection.open_for_server and connection.server.alive:
+        if connection.open_for_server and not connection.messages_lost and connection.server.alive:
             self.messages_delivered += 1
             self.traffic["messages"] += self.model.message_bytes
             if self.arrivals is not None:
@@ -265,6 +267,8 @@ class Network:
                 after = self._silence_ms(1.0) if silently or (name, pair[0]) in self._blocked else self._delay_ms(name)
                 self.kernel.after(after, self._client_notices, connection)
             else:
+                # What a process has sent is lost with its system, and may be with the process: a reset overtakes it.
+                connection.messages_lost = connection.messages_lost or silently or self._resets.random() < 0.5
                 connection.open_for_client = False
                 if pair in self.connections:
                     del self.connections[pair]
@@ -332,6 +336,15 @@ class Network:
                 self._server_notices(connection)  # the client finds out when it goes on
             else:
                 self._client_notices(connection)
+
+    def fail(self, client: NodeId, server: NodeId, *, late: bool) -> None:
+        """Break one connection; each end finds out for itself, and with ``late`` messages under way arrive until the
+        server does."""
+        connection = self.connections.get((client, server))
+        if connection is not None:
+            connection.units_lost, connection.messages_lost = True, not late
+            self.kernel.after(self._delay_ms(client), self._client_notices, connection)
+            self.kernel.after(self._delay_ms(server), self._server_notices, connection)
 
     def slow_down(self, name: NodeId, factor: float) -> None:
         """Whatever a node sends takes so many times as long."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from unbroken.errors import broken, require
+from unbroken.node.replicas.queries import LOOK_S
 from unbroken.protocol.events import GateAsked, Produced
-from unbroken.protocol.replica.cuts import Cut
 from unbroken.protocol.replica.replica import SegmentReplica
-from unbroken.protocol.tentative.fork import Fork
+from unbroken.protocol.values.cuts import BatchCut
 from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId, fork_of
 from unbroken.protocol.values.layout import Topology
 from unbroken.protocol.values.units import UnitHeader
@@ -42,7 +42,8 @@ class CostModel:
     and up to ``spread`` of that more or less. ``keep`` is the share of rows that a segment hands on, ``state_share``
     the share of its input that it keeps. The first micro-batches of a query take ``first_ms`` longer.
 
-    To force what waits to be written to the ingress log takes ``force_ms``, however much it is.
+    To force what waits to be written to the ingress log takes ``force_ms``, however much it is. A query that is to end
+    works for another ``stop_ms``, and that one has ended by itself is seen after ``look_ms``.
 
     A copy of a state takes ``copy_trips`` over a link and its bytes; to open one that is there takes ``open_ms``.
 
@@ -52,6 +53,8 @@ class CostModel:
 
     boot_ms: float = 1_500.0
     query_ms: float = 400.0
+    stop_ms: float = 20.0
+    look_ms: float = 1000 * LOOK_S
     batch_ms: float = 40.0
     row_us: float = 2.0
     commit_ms: float = 15.0
@@ -86,7 +89,7 @@ class Query:
     break that promise from a unit on.
     """
 
-    def __init__(self, process: NodeProcess, replica: ReplicaId, disk: ReplicaDisk, start_ms: float) -> None:
+    def __init__(self, process: NodeProcess, replica: ReplicaId, disk: ReplicaDisk) -> None:
         self.process = process
         self.replica = replica
         self.disk = disk
@@ -99,8 +102,11 @@ class Query:
         self.costs = process.world.costs.of(self.shard.part, process.cold)
         self._begun = 0
         self._answers: list[int] = []
-        self._cut: Cut = {}
-        process.later(start_ms, self._ask)
+        self._cut: BatchCut = {}
+        self._topology = process.topology
+
+    def begin(self) -> None:
+        self._ask(None)
 
     def stop(self) -> None:
         """End in the middle of whatever it does; what is not committed is forgotten."""
@@ -109,7 +115,7 @@ class Query:
             self.busy = False
             self.process.running -= 1
 
-    def answer(self, offset: int, cut: Cut) -> None:
+    def answer(self, offset: int, cut: BatchCut) -> None:
         """The gate has answered the question that waits."""
         self.ticket = 0
         if self.stopped:
@@ -121,20 +127,30 @@ class Query:
             return
         answers, self._answers = self._answers, []
         committed = self.disk.committed
+        if len(set(answers)) != 1 and self._dropped:
+            return  # within the round: the gate has forgotten what it said, and no micro-batch is taken from it
         if len(set(answers)) != 1:
-            broken(f"{self.replica}: instances of one round were told {answers}")
+            broken(f"{self.replica}: instances of one round were told {answers}", self.replica)
         if answers[0] < committed:
-            broken(f"{self.replica}: told {answers[0]} after {committed}")
+            broken(f"{self.replica}: told {answers[0]} after {committed}", self.replica)
         if answers[0] == committed:
             self.process.later(self.process.world.costs.round_ms, self._ask)
         else:
             self._begin_batch(answers[0])
 
+    @property
+    def _dropped(self) -> bool:
+        protocol = self.process.protocol
+        return protocol is None or protocol.find(self.replica) is None
+
     def _ask(self, _: object) -> None:
         if self.stopped:
             return
         process, disk = self.process, self.disk
-        self.ticket = process.carrying.next_ticket(self)
+        assert process.hosting.queries is not None
+        if not process.hosting.queries.asked(self.replica):
+            return  # it has been told to end, and only waits for that
+        self.ticket = process.effects.next_ticket(self)
         noted = disk.cuts.get(disk.committed, {})
         instance = self.instances[len(self._answers)]
         deadline = process.clock_ms() + process.world.costs.gate_wait_ms
@@ -142,6 +158,7 @@ class Query:
 
     def _begin_batch(self, number: int) -> None:
         process, disk, costs = self.process, self.disk, self.costs
+        self._topology = process.topology  # for which parts units are written is known when a micro-batch begins
         # Without a cut of its own a micro-batch takes what is numbered like it, and what comes before that.
         last = {stream: reach.unit for stream, reach in self._cut.items()}
         rows = sum(content.rows for (stream, n), (_, content) in disk.inbox.items() if n <= last.get(stream, number))
@@ -161,13 +178,18 @@ class Query:
         self.busy = False
         process.running -= 1
         assert process.protocol is not None
-        state = process.protocol.replicas.get(self.replica) or process.protocol.forking.find(self.replica)
+        try:
+            process.disk.check_room()
+        except OSError as error:
+            process.engine.fail(self.replica, str(error))
+            return
+        state = process.protocol.find(self.replica)
         if state is None:
             return  # not hosted any more, and about to be told so
         header = state.cut_header(number, self._cut)
         if header is None:
-            broken(f"{self.replica}: the input of micro-batch {number} is not here")
-        if isinstance(state, Fork):
+            broken(f"{self.replica}: the input of micro-batch {number} is not here", self.replica)
+        if self.replica not in process.protocol.replicas:
             after, produced, watermark = self._run_fork(state, number, header)
         else:
             after, produced, watermark = self._run(state, number, header)
@@ -184,18 +206,20 @@ class Query:
         self, state: SegmentReplica, number: int, header: UnitHeader
     ) -> tuple[State, tuple[UnitHeader, ...], float]:
         world, disk, shard = self.process.world, self.disk, self.shard
-        batch = self._plain(state, number) if state.plain else {number: self._taken(state)}
+        batch = self._plain(state, number, header.generation) if state.plain else {number: self._taken(state)}
         strategy, before = world.memory[shard.part], disk.states[disk.committed]
         watermark = float(before.watermark) if isinstance(before, Window) else 0.0
         together = len(batch) == 1 or header.fold > 0 or strategy.foldable
         if not together:
-            broken(f"{self.replica}: told to take {len(batch)} units at once")
+            broken(f"{self.replica}: told to take {len(batch)} units at once", self.replica)
+        if any(content.tentative for units in batch.values() for found in units.values() for content in found):
+            broken(f"{self.replica} takes tentative input", self.replica)
         world.counts["folded"] += len(batch) > 1
         after = run_batch(shard, before, batch, strategy)
         disk.state_bytes += int(self._rows(batch) * world.costs.row_bytes * world.costs.state_share)
         produced: list[UnitHeader] = []
         assert self.process.protocol is not None
-        for stream in world.outputs[shard]:
+        for stream in self._topology.outputs(shard):
             content = result_of(after, stream, merged(batch), self.costs.keep)
             wrong = self.corrupt_from is not None and number >= self.corrupt_from
             content = replace(content, mark=content.mark ^ 1) if wrong else content
@@ -215,8 +239,10 @@ class Query:
     def _rows(self, batch: Mapping[int, Units]) -> int:
         return sum(content.rows for units in batch.values() for found in units.values() for content in found)
 
-    def _plain(self, state: SegmentReplica, number: int) -> dict[int, Units]:
+    def _plain(self, state: SegmentReplica, number: int, generation: int) -> dict[int, Units]:
         inbox, numbers = self.disk.inbox, range(self.disk.committed + 1, number + 1)
+        found = {inbox[stream, number][0].generation for stream in state.inputs}
+        require(found == {generation}, f"{self.replica}: micro-batch {number} has units of generations {found}")
         return {n: {stream: [inbox[stream, n][1]] for stream in state.inputs} for n in numbers}
 
     def _taken(self, state: SegmentReplica) -> Units:
@@ -228,12 +254,16 @@ class Query:
             out[stream] = [disk.inbox[stream, n][1] for n in numbers]
         return out
 
-    def _run_fork(self, fork: Fork, number: int, header: UnitHeader) -> tuple[State, tuple[UnitHeader, ...], float]:
-        require(not header.stable and not header.final, f"{self.replica}: a fork makes stable results")
+    def _run_fork(
+        self, fork: SegmentReplica, number: int, header: UnitHeader
+    ) -> tuple[State, tuple[UnitHeader, ...], float]:
+        require(not header.stable and not header.final, f"{self.replica}: a fork makes stable results", self.replica)
+        require(header.since < header.pulse, f"{self.replica}: micro-batch {number} covers nothing", self.replica)
         disk, world, home = self.disk, self.process.world, self.shard
         units = self._taken(fork)
-        require(any(units.values()), f"{self.replica}: micro-batch {number} has no input")
-        outputs = [StreamId(ShardId(fork_of(home.part), home.index), stream.consumer) for stream in world.outputs[home]]
+        require(any(units.values()), f"{self.replica}: micro-batch {number} has no input", self.replica)
+        fork_shard = ShardId(fork_of(home.part), home.index)
+        outputs = [StreamId(fork_shard, stream.consumer) for stream in self._topology.outputs(home)]
         after, contents = run_fork(home, disk.states[disk.committed], units, outputs)
         produced = []
         for stream, content in zip(outputs, contents, strict=True):

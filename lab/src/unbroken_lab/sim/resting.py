@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 
+from unbroken.errors import broken
 from unbroken_lab.sim.world import World
 
 LOOK_MS = 250.0
@@ -29,8 +30,9 @@ def finish(world: World, rest_ms: float, look_ms: float = LOOK_MS) -> None:
     while (reason := world.at_rest()) is not None:
         if world.kernel.now_ms >= deadline:
             stuck = world.stuck()
-            told = reason if stuck is None else f"{reason}; the first that is behind: {stuck}"
-            raise AssertionError(f"not at rest {rest_ms / 1000:g} s after the last fault: {told}")
+            told = f"{reason}" if stuck is None else f"{reason}; the first that is behind: {stuck}"
+            first = stuck or reason
+            broken(f"not at rest {rest_ms / 1000:g} s after the last fault: {told}", *first.about, unit=first.unit)
         advance(world, world.kernel.now_ms + look_ms, look_ms)
     world.check()
     world.check_result()

@@ -12,8 +12,9 @@ from typing import Any
 from unbroken.protocol.values.ids import NodeId
 from unbroken.protocol.values.layout import Topology
 from unbroken_lab.sim.collecting import collecting_seldom
-from unbroken_lab.sim.faults import Fault, Injector, Kind
+from unbroken_lab.sim.faults import Fault, Kind
 from unbroken_lab.sim.flows import wide
+from unbroken_lab.sim.injector import Injector
 from unbroken_lab.sim.queries import CostModel
 from unbroken_lab.sim.resting import advance, failure_of, finish
 from unbroken_lab.sim.world import SETTINGS, Setup, World
@@ -108,7 +109,7 @@ def run_scale(scale: Scale, tell: Callable[[str], None]) -> dict[str, Any]:
         "faults": dict(sorted(Counter(str(fault.kind) for fault in injector.done).items())),
         "skipped": injector.skipped,
         "layouts": world.zookeeper.layout.version,
-        "copies": world.transfers.copies,
+        "copies": world.copying.copies,
         "checked": scale.check,
         "failure": failure,
         "digest": world.kernel.digest(),

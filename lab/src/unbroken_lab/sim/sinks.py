@@ -10,10 +10,15 @@ from unbroken.protocol.values.ids import StreamId
 from unbroken.protocol.values.units import UnitHeader
 from unbroken_lab.sim.content import Content
 
+Expected = tuple[StreamId, int]
+"""A unit of a sink as it comes without faults: the stream that brings it, and its mark."""
+
 
 @dataclass
 class Sink:
     """All sinks of a flow with one ledger: unit n of a stream is written once, after n - 1, and never changes.
+
+    The streams of later generations of the code continue those of the first, and are taken under the names of these.
 
     Tentative units are taken if they reach beyond all that is there, until stable ones of their pulses replace them.
     """
@@ -26,12 +31,27 @@ class Sink:
 
     def write(self, stream: StreamId, number: int, content: Content, now_ms: float) -> bool:
         """Deliver a stable unit; whether it was not there before."""
-        require(not content.tentative, f"unit {number} of {stream} is stable and made of tentative input")
+        require(
+            not content.tentative,
+            f"unit {number} of {stream} is stable and made of tentative input",
+            stream,
+            unit=number,
+        )
         units = self.written.setdefault(stream, [])
-        require(number <= len(units) + 1, f"unit {number} of {stream} reached its sink after {len(units)}")
+        require(
+            number <= len(units) + 1,
+            f"unit {number} of {stream} reached its sink after {len(units)}",
+            stream,
+            unit=number,
+        )
         if number <= len(units):
             self.repeated += 1
-            require(units[number - 1] == content.mark, f"unit {number} of {stream} differs from the one in its sink")
+            require(
+                units[number - 1] == content.mark,
+                f"unit {number} of {stream} differs from the one in its sink",
+                stream,
+                unit=number,
+            )
             return False
         units.append(content.mark)
         self._note(stream, now_ms)
@@ -41,7 +61,12 @@ class Sink:
         return True
 
     def write_tentative(self, stream: StreamId, header: UnitHeader, content: Content) -> None:
-        require(content.tentative and not header.stable, f"unit {header.number} of {stream} is not tentative")
+        require(
+            content.tentative and not header.stable,
+            f"unit {header.number} of {stream} is not tentative",
+            stream,
+            unit=header.number,
+        )
         kept = self.tentative.setdefault(stream, {})
         if header.pulse > max([self.through(stream), *kept]):
             kept[header.pulse] = content.mark
@@ -52,16 +77,21 @@ class Sink:
     def done_with(self, stream: StreamId, number: int) -> None:
         """A replica lets go of a unit and all before it."""
         if self.through(stream) < number:
-            broken(f"unit {number} of {stream} is dropped undelivered")
+            broken(f"unit {number} of {stream} is dropped undelivered", stream, unit=number)
 
-    def check(self, reference: Mapping[StreamId, Sequence[int]], excused: Callable[[StreamId, int], bool]) -> None:
+    def check(self, reference: Mapping[StreamId, Sequence[Expected]], excused: Callable[[StreamId, int], bool]) -> None:
         """What was delivered is what it would be without faults."""
         del excused
         for stream, expected in reference.items():
             found = self.written.get(stream, [])
-            require(len(found) == len(expected), f"{stream} got {len(found)} units, not {len(expected)}")
-            for number, (mark, wanted) in enumerate(zip(found, expected, strict=True), start=1):
-                require(mark == wanted, f"unit {number} of {stream} is not what it would be without faults")
+            require(len(found) == len(expected), f"{stream} got {len(found)} units, not {len(expected)}", stream)
+            for number, (mark, (maker, wanted)) in enumerate(zip(found, expected, strict=True), start=1):
+                require(
+                    mark == wanted,
+                    f"unit {number} of {maker} is not what it would be without faults",
+                    maker,
+                    unit=number,
+                )
 
     def _note(self, stream: StreamId, now_ms: float) -> None:
         last = self.newest_ms.get(stream)
@@ -79,7 +109,7 @@ class OnceSink(Sink):
 
     def write(self, stream: StreamId, number: int, content: Content, now_ms: float) -> bool:
         units = self.received.setdefault(stream, {})
-        require(number not in units, f"unit {number} of {stream} is handed to its sink twice")
+        require(number not in units, f"unit {number} of {stream} is handed to its sink twice", stream, unit=number)
         units[number] = content.mark
         self._note(stream, now_ms)
         return True
@@ -93,12 +123,16 @@ class OnceSink(Sink):
     def done_with(self, stream: StreamId, number: int) -> None:
         self.passed[stream] = max(number, self.passed.get(stream, 0))
 
-    def check(self, reference: Mapping[StreamId, Sequence[int]], excused: Callable[[StreamId, int], bool]) -> None:
+    def check(self, reference: Mapping[StreamId, Sequence[Expected]], excused: Callable[[StreamId, int], bool]) -> None:
         for stream, expected in reference.items():
             units = self.received.get(stream, {})
-            for number, wanted in enumerate(expected, start=1):
+            for number, (maker, wanted) in enumerate(expected, start=1):
                 if number in units:
                     same = units[number] == wanted
-                    require(same, f"unit {number} of {stream} is not what it would be without faults")
+                    require(
+                        same, f"unit {number} of {maker} is not what it would be without faults", maker, unit=number
+                    )
                 else:
-                    require(excused(stream, number), f"unit {number} of {stream} is lost without a fault")
+                    require(
+                        excused(maker, number), f"unit {number} of {maker} is lost without a fault", maker, unit=number
+                    )

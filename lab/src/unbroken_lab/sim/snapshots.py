@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from unbroken.protocol.events import FetchFailed, PinAsked, SnapshotTaken, StateArrived
-from unbroken.protocol.instructions import PinState
+from unbroken.errors import UnbrokenError
+from unbroken.node.replicas.transfers import Copied
+from unbroken.protocol.events import SnapshotTaken
 from unbroken.protocol.values.ids import ReplicaId, ShardId
 from unbroken.protocol.values.layout import INGRESS
 from unbroken_lab.sim.disk import ReplicaDisk
+from unbroken_lab.sim.transfers import Done
 
 if TYPE_CHECKING:
     from unbroken_lab.sim.machine import NodeProcess
@@ -28,7 +31,6 @@ class Snapshots:
 
     world: World
     saved: dict[ShardId, ReplicaDisk] = field(default_factory=dict)
-    _asked: dict[int, NodeProcess] = field(default_factory=dict)
 
     def begin(self, process: NodeProcess) -> None:
         """A node has begun: it tells what was saved before, and saves from time to time."""
@@ -37,23 +39,11 @@ class Snapshots:
                 process.post(SnapshotTaken(shard, self.saved[shard].committed))
         process.later(EVERY_MS, self._turn, process)
 
-    def owns(self, ticket: int) -> bool:
-        return ticket in self._asked
-
-    def pin(self, step: PinState) -> None:
-        """The state of a shard is pinned for its snapshot."""
-        process = self._asked.pop(step.ticket)
-        pinned = process.disk.replicas[step.replica].pin(step)
-        process.later(self._takes_ms(pinned), lambda _: self._save(process, step.replica.shard, pinned))
-
-    def refuse(self, ticket: int) -> None:
-        self._asked.pop(ticket, None)
-
-    def restore(self, asker: NodeProcess, replica: ReplicaId) -> None:
+    def restore(self, asker: NodeProcess, replica: ReplicaId, done: Done) -> None:
         """Bring a snapshot to a node, if there is one."""
         found = self.saved.get(replica.shard)
         wait = 100.0 if found is None else self._takes_ms(found)
-        asker.later(wait, lambda _: self._arrive(asker, replica, found))
+        asker.later(wait, lambda _: self._arrive(found, done))
 
     def _shards(self, process: NodeProcess) -> list[ShardId]:
         layout = None if process.protocol is None else process.protocol.layout
@@ -61,10 +51,13 @@ class Snapshots:
 
     def _turn(self, process: NodeProcess) -> None:
         for shard in self._shards(process):
-            ticket = self.world.next_serial()
-            self._asked[ticket] = process
-            process.post(PinAsked(shard, process.name, ticket))
+            process.transfers.ask(shard, process.name, partial(self._pinned, process, shard))
         process.later(EVERY_MS, self._turn, process)
+
+    def _pinned(self, process: NodeProcess, shard: ShardId, found: ReplicaDisk | str) -> None:
+        """The state of a shard is pinned for its snapshot, or cannot be."""
+        if isinstance(found, ReplicaDisk):
+            process.later(self._takes_ms(found), lambda _: self._save(process, shard, found))
 
     def _save(self, process: NodeProcess, shard: ShardId, pinned: ReplicaDisk) -> None:
         if shard not in self.saved or self.saved[shard].committed < pinned.committed:
@@ -72,16 +65,15 @@ class Snapshots:
             self.world.counts["snapshots"] += 1
         process.post(SnapshotTaken(shard, pinned.committed))
 
-    def _arrive(self, asker: NodeProcess, replica: ReplicaId, found: ReplicaDisk | None) -> None:
+    def _arrive(self, found: ReplicaDisk | None, done: Done) -> None:
         if found is None:
-            asker.post(FetchFailed(replica, None, "there is no snapshot"))
+            done(UnbrokenError("there is no snapshot"))
             return
         copy = replace(
             found, states=dict(found.states), outbox=dict(found.outbox), owed=dict(found.owed), cuts=dict(found.cuts)
         )
-        asker.hosting.put(replica, copy)
         self.world.counts["restored"] += 1
-        asker.post(StateArrived(replica, copy.recover(replica), None, copy.size))
+        done(Copied(copy.size, copy))
 
     def _takes_ms(self, disk: ReplicaDisk) -> float:
         return 50.0 + disk.size / self.world.costs.copy_bytes_per_ms

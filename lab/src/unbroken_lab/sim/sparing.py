@@ -28,9 +28,11 @@ def spares(world: World, doomed: Collection[ReplicaId]) -> bool:
 def intact(world: World, shard: ShardId) -> set[ReplicaId]:
     """The full replicas that are on disks that count, and at work."""
     layout, store = world.zookeeper.layout, world.zookeeper
-    out = {r for r in layout.full(shard) if r not in store.stopped and _on_disk(world, r) and not _stopping(world, r)}
+    out = {r for r in layout.full(shard) if r not in store.stopped and on_disk(world, r) and not _stopping(world, r)}
     if shard == INGRESS:
-        out = {replica for replica in out if layout.placement[replica] in store.sync.members}
+        # Whatever is decided next, an intact member has to be in it.
+        sets = [store.sync, *(step.proposal for step in store.proposals if step.replaces == store.sync.version)]
+        out = {replica for replica in out if all(layout.placement[replica] in found.members for found in sets)}
     return out
 
 
@@ -61,7 +63,7 @@ def _spared(world: World, replica: ReplicaId, doomed: set[ReplicaId]) -> bool:
     strategy = world.topology.strategy(shard.part)
     if strategy.ha is Ha.PASSIVE:
         copies = layout.holding(shard) - layout.joining - doomed
-        return any(_on_disk(world, copy) for copy in copies) and replica in layout.full(shard)
+        return any(on_disk(world, copy) for copy in copies) and replica in layout.full(shard)
     if strategy.ha is not Ha.UPSTREAM or replica not in layout.full(shard):
         return False
     readers = [stream.consumer for stream in world.topology.outputs(shard)]
@@ -102,17 +104,19 @@ def _kept_for(world: World, shard: ShardId, doomed: set[ReplicaId]) -> bool:
     return True
 
 
-def _on_disk(world: World, replica: ReplicaId) -> bool:
+def on_disk(world: World, replica: ReplicaId) -> bool:
     layout, store = world.zookeeper.layout, world.zookeeper
     node = layout.placement[replica]
     disk, member = world.machines[node].disk, store.members.get(node)
-    if member is None or any(suspect == node for suspect, _ in store.suspicions):
+    if member is None or node in store.doubted or any(suspect == node for suspect, _ in store.suspicions):
         return False
     return member.disk == layout.nodes[node] == disk.identity and replica in disk.replicas
 
 
 def _stopping(world: World, replica: ReplicaId) -> bool:
     """Whether a node has given a replica up, which ZooKeeper may not know yet."""
+    if replica in world.zookeeper.stopping:
+        return True
     process = world.process(world.zookeeper.layout.placement[replica])
     protocol = None if process is None else process.protocol
     state = None if protocol is None else protocol.replicas.get(replica)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import islice
 from typing import Any
 
+from unbroken.errors import InvariantViolation
+from unbroken.observe.notices import line_of
 from unbroken.protocol import events, instructions, messages
 from unbroken.protocol.events import Event
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
+from unbroken.protocol.values.notices import Reported
 from unbroken.protocol.values.units import UnitHeader
 
 LIMIT = 400_000
@@ -19,12 +22,8 @@ LIMIT = 400_000
 MOST = 120
 """Lines of a story about units and replicas."""
 
-NAMES = re.compile(r"[A-Za-z_@~][\w@~]*\.\d+(?:>[A-Za-z_@~][\w@~]*\.\d+|#\d+)?")
-"""Streams, replicas and shards, as they appear in sentences."""
-
-UNIT = re.compile(r"unit \[?(\d+)")
-BEFORE = re.compile(r"only (?:committed )?(\d+)")
-"""What something has come to; the unit after it is the one that is missing."""
+FEW = 4
+"""Members of a collection that are told of."""
 
 ACKNOWLEDGED = 3
 """Units before the one that is acknowledged which an acknowledgement is taken to be about: not all are told of."""
@@ -54,20 +53,34 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Unrest:
+    """What a flow still waits for: in words, and as a failure says what it is about."""
+
+    text: str
+    about: tuple[object, ...] = ()
+    unit: int = 0
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
 class Subject:
-    """What a failure is about: the names in it, the shards of these, and the unit, if it names one."""
+    """What a failure is about: names, the shards of these, and the unit, if it is about one (0: it is not)."""
 
     names: frozenset[str]
     shards: frozenset[str]
     unit: int
 
     @classmethod
-    def of(cls, failure: str) -> Subject:
-        names = frozenset(found.group() for found in NAMES.finditer(failure))
+    def of(cls, error: BaseException) -> Subject:
+        return cls.about(error.about, error.unit) if isinstance(error, InvariantViolation) else cls.about(())
+
+    @classmethod
+    def about(cls, about: Iterable[object], unit: int = 0) -> Subject:
+        names = frozenset(str(each) for each in about)
         shards = {shard for name in names for shard in name.partition("#")[0].split(">")}
-        unit, before = UNIT.search(failure), BEFORE.search(failure)
-        number = int(unit.group(1)) if unit is not None else int(before.group(1)) + 1 if before is not None else 0
-        return cls(names, frozenset(shards), number)
+        return cls(names, frozenset(shards), unit)
 
     def concerns(self, line: Line) -> bool:
         """Whether a line belongs to the story: of the unit, whatever happens to it at these shards; of what is named,
@@ -109,9 +122,8 @@ class Story:
     def sentence(self, now_ms: float, text: str) -> None:
         self._sentences.append((now_ms, text))
 
-    def about(self, failure: str, history: Iterable[tuple[float, str]] = (), most: int = MOST) -> list[str]:
-        """The last things that happened to what a failure names, with every fault and decision of that time."""
-        subject = Subject.of(failure)
+    def about(self, subject: Subject, history: Iterable[Reported] = (), most: int = MOST) -> list[str]:
+        """The last things that happened to what a failure is about, with every fault and decision of that time."""
         found: list[tuple[float, str]] = []
         for now_ms, name, what in reversed(self._happened):
             line = words(what)
@@ -121,7 +133,8 @@ class Story:
                     break
         found.reverse()
         since = found[0][0] if len(found) == most else 0.0
-        told = [(ms, f"* {text}") for ms, text in [*self._sentences, *history] if ms >= since]
+        reports = [(float(reported.time_ms), line_of(reported)) for reported in history]
+        told = [(ms, f"* {text}") for ms, text in [*self._sentences, *reports] if ms >= since]
         return [f"{ms / 1000:10.3f} s  {text}" for ms, text in sorted([*told, *found], key=lambda line: line[0])]
 
 
@@ -203,9 +216,24 @@ def _other(before: str, what: Any) -> Line:
 
 
 def _short(value: Any, most: int = 60) -> str:
-    known = isinstance(value, str | ShardId | ReplicaId | StreamId)
-    text = str(value) if known else re.sub(r"\b(?:ShardId|ReplicaId|StreamId)\(.*?\)+", "...", repr(value))
+    text = _text(value)
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _text(value: Any) -> str:
+    """A value with names as they are in sentences, and a few members of every collection."""
+    if isinstance(value, str | ShardId | ReplicaId | StreamId):
+        return str(value)
+    if isinstance(value, Mapping):
+        told = [f"{_text(key)}: {_text(each)}" for key, each in islice(value.items(), FEW)]
+    elif isinstance(value, list | tuple | set | frozenset):
+        told = [_text(each) for each in islice(value, FEW)]
+    elif is_dataclass(value) and not isinstance(value, type):
+        told = [f"{field.name}={_text(getattr(value, field.name))}" for field in fields(value)]
+        return f"{type(value).__name__}({', '.join(told)})"
+    else:
+        return repr(value)
+    return f"[{', '.join([*told, *(('...',) if len(value) > FEW else ())])}]"
 
 
 def _contents(headers: Iterable[UnitHeader]) -> str:

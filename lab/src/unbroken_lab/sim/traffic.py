@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from unbroken.protocol.ingress.log import Append
 from unbroken.protocol.messages import Delivered, Message
-from unbroken.transport.codec import encode, purpose
+from unbroken.transport.codec import MESSAGE, purpose
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Traffic:
     def sent(self, message: Message) -> None:
         if isinstance(message, Delivered) and message.stream.consumer.part in self.clients:
             return
-        size = len(encode(message))
+        size = len(MESSAGE.encode(message))
         if self.entry_bytes is not None and isinstance(message, Append) and message.entry is not None:
             size += self.entry_bytes - len(message.entry.body)
         self.bytes[purpose(message)] += size

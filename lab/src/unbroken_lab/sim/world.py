@@ -10,25 +10,30 @@ from unbroken.errors import broken, require
 from unbroken.protocol.events import Event
 from unbroken.protocol.ingress.log import Entry
 from unbroken.protocol.instructions import DropOutbox
+from unbroken.protocol.placement.declustering import chained_placement
 from unbroken.protocol.settings import ProtocolSettings
-from unbroken.protocol.values.consistency import Consistency
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
-from unbroken.protocol.values.layout import INGRESS, Layout, Topology, chained_placement
+from unbroken.protocol.values.layout import INGRESS, Layout, Topology
+from unbroken.protocol.values.notices import Notice
+from unbroken.protocol.values.strategy import Strategy
 from unbroken.protocol.values.units import UnitHeader
+from unbroken_lab.sim import rest
 from unbroken_lab.sim.content import Content, memory_of
 from unbroken_lab.sim.coordination import depose
 from unbroken_lab.sim.disk import Disk, ReplicaDisk
+from unbroken_lab.sim.files import SimulatedFiles
 from unbroken_lab.sim.kernel import Kernel
 from unbroken_lab.sim.links import LinkModel, Network
 from unbroken_lab.sim.machine import Machine, NodeProcess
 from unbroken_lab.sim.oracle import Oracle
-from unbroken_lab.sim.orders import OrderLog
+from unbroken_lab.sim.programs import ProgramModels, lane_of
 from unbroken_lab.sim.queries import CostModel, instances_of
 from unbroken_lab.sim.sinks import OnceSink, Sink
 from unbroken_lab.sim.snapshots import Snapshots
-from unbroken_lab.sim.sources import Pulse, SourceModel, source_streams
-from unbroken_lab.sim.story import Story
-from unbroken_lab.sim.transfers import Transfers
+from unbroken_lab.sim.sources import Pulse, SourceModel
+from unbroken_lab.sim.story import Story, Unrest
+from unbroken_lab.sim.transfers import Copying
+from unbroken_lab.sim.upgrades import Upgrades
 from unbroken_lab.sim.zookeeper import StoreModel, ZooKeeper, first_documents
 
 SETTINGS = ProtocolSettings(
@@ -42,8 +47,9 @@ class Setup:
     """What a run is made of.
 
     ``check_every`` is after how many events a node checks all its invariants: 0 is never, and leaves out what is
-    checked when units are dropped, too. With ``mesh`` every node is linked to every other one, as real ones are;
-    without, only to those that it has to do with, for flows of a thousand nodes.
+    checked when units are dropped, too. ``look_every`` is the same for looking whether parts that were not due had
+    something to do, which costs more and is never done unless asked for. With ``mesh`` every node is linked to every
+    other one, as real ones are; without, only to those that it has to do with, for flows of a thousand nodes.
     """
 
     topology: Topology
@@ -55,6 +61,7 @@ class Setup:
     costs: CostModel = field(default_factory=CostModel)
     rows_per_s: float = 2_000.0
     check_every: int = 1
+    look_every: int = 0
     mesh: bool = True
     skewed: bool = True
     place: Callable[[Topology, Mapping[NodeId, str]], Layout] = chained_placement
@@ -68,27 +75,28 @@ class World:
     lies in the past after every event. ``check`` looks at the whole.
     """
 
-    def __init__(self, setup: Setup, seed: int, story: Story | None = None) -> None:
+    def __init__(self, setup: Setup, seed: int, story: Story | None = None, kernel: Kernel | None = None) -> None:
         self.setup = setup
         self.topology = setup.topology
         self.settings = setup.settings
         self.costs = setup.costs
         self.check_every = setup.check_every
-        self.kernel = Kernel(seed)
+        self.kernel = kernel or Kernel(seed)
         self.story = story
         self.network = Network(self.kernel, setup.links)
         self.sources = SourceModel(setup.rows_per_s)
-        self.source_streams = source_streams(setup.topology)
-        placed = setup.topology.placed_shards
-        self.memory = {part: memory_of(setup.topology, part) for part in setup.topology.segments}
-        self.outputs = {shard: setup.topology.outputs(shard) for shard in placed if shard != INGRESS}
-        self.instances = {shard: instances_of(setup.topology, shard) for shard in placed if shard != INGRESS}
+        self.programs = ProgramModels.of(setup.topology)
+        self.memory: dict[str, Strategy] = {}
+        self.instances: dict[ShardId, tuple[str, ...]] = {}
+        self.units: dict[StreamId, dict[int, tuple[int, int, int]]] = {}
+        self.note_parts(setup.topology)
         self.sink: Sink = OnceSink() if setup.topology.at_most_once else Sink()
         self.sinks_up = True
+        self.nonsense = False
         self.machines: dict[NodeId, Machine] = {}
         self.where: dict[ReplicaId, ReplicaDisk] = {}
         self.entries: dict[int, Entry] = {}
-        self.units: dict[StreamId, dict[int, int]] = {stream: {} for stream in setup.topology.streams}
+        self.makers: dict[StreamId, list[str]] = {lane: [] for lane in self.programs.lanes()}
         self.finals: dict[ShardId, int] = {}
         self.refused: set[tuple[StreamId, int]] = set()
         self.interrupted: dict[ShardId, int] = {}
@@ -96,20 +104,19 @@ class World:
         self.counts: Counter[str] = Counter()
         self.count = 0
         self._serial = 0
-        self.transfers = Transfers(self)
+        self._copies: dict[tuple[StreamId, int], dict[int, tuple[int, int, int]]] = {}
+        self.copying = Copying(self)
         self.snapshots = Snapshots(self)
+        self.upgrades = Upgrades(self)
         self._make_machines()
         names = [name for name in self.machines if not name.startswith("standby")]
         layout = setup.place(setup.topology, {name: self.machines[name].disk.identity for name in names})
         first, sync = first_documents(layout, list(layout.nodes_of(INGRESS)))
-        logs = {shard: OrderLog(shard) for part in setup.topology.led for shard in setup.topology.shards(part)}
         self.zookeeper = ZooKeeper(
-            self.kernel, self.network, setup.store, setup.topology, first, sync, self._store_changed, logs=logs
+            self.kernel, self.network, setup.store, self.programs, first, sync, self._store_changed
         )
         self.zookeeper.restorable = setup.settings.snapshots
-        for replica, node in layout.placement.items():
-            held = self.machines[node].disk.replicas[replica] = ReplicaDisk()
-            self.where[replica] = held
+        self._layout = first
         for machine in self.machines.values():
             self.boot(machine.name, at_once=True)
 
@@ -118,11 +125,22 @@ class World:
         names = [f"node-{number}" for number in range(1, setup.nodes + 1)]
         names += [f"standby-{number}" for number in range(1, setup.standbys + 1)]
         for name in names:
-            machine = self.machines[name] = Machine(name, Disk(f"{name}-disk"))
+            machine = self.machines[name] = Machine(name, self._disk(name, f"{name}-disk"))
             if setup.skewed:
                 machine.drift = 1.0 + (random.random() - 0.5) * 4e-4
                 machine.began_ms = random.random() * 1e7
                 machine.skew_ms = random.random() * 400.0
+
+    def note_parts(self, topology: Topology) -> None:
+        """Be ready for what the parts of a flow keep and produce."""
+        self.memory |= {part: memory_of(topology, part) for part in topology.segments}
+        for shard in [shard for shard in topology.placed_shards if shard != INGRESS]:
+            self.instances[shard] = instances_of(topology, shard)
+        for stream in topology.streams:
+            self.units.setdefault(stream, {})
+
+    def _disk(self, name: NodeId, identity: str) -> Disk:
+        return Disk(identity, SimulatedFiles(self.kernel.random(f"disk {name}")))
 
     # --- machines -------------------------------------------------------------------------------------
 
@@ -145,6 +163,8 @@ class World:
         process = self.process(name)
         if process is not None:
             process.end(silently=silently)
+            if silently:
+                process.disk.files.power_failure()
 
     def wipe(self, name: NodeId) -> None:
         """A node is lost with its disk; it comes back under its name with an empty one."""
@@ -153,7 +173,7 @@ class World:
         for replica, held in machine.disk.replicas.items():
             if self.where.get(replica) is held:
                 del self.where[replica]
-        machine.disk = Disk(f"{name}-disk-{self.next_serial()}")
+        machine.disk = self._disk(name, f"{name}-disk-{self.next_serial()}")
 
     def process(self, name: NodeId) -> NodeProcess | None:
         """The process of a node, if it lives."""
@@ -181,7 +201,7 @@ class World:
             shards[replica.shard] = None
             for stream in self.topology.inputs(replica.shard):
                 shards[self.topology.host_shard(stream.producer)] = None
-            for stream in self.outputs.get(replica.shard, ()):
+            for stream in self.topology.outputs(replica.shard):
                 if not self.topology.is_sink(stream.consumer):
                     shards[stream.consumer] = None
         for peer in dict.fromkeys(node for shard in shards for node in layout.nodes_of(shard)):
@@ -197,6 +217,9 @@ class World:
 
     def _store_changed(self, what: str) -> None:
         if what == "layout":
+            before, self._layout = self._layout, self.zookeeper.layout
+            self.upgrades.published(before, self._layout)
+            self.topology = self.programs.topology(self._layout.generations)
             self.changed_at = max((max(numbers) for numbers in self.units.values() if numbers), default=0)
         if what in ("layout", "sync"):
             for process in self.processes():
@@ -204,8 +227,8 @@ class World:
                     process.client.look(what)
         elif what.startswith("orders "):
             shard = ShardId.parse(what.removeprefix("orders "))
-            for process in self.processes():
-                process.orders.look(shard)
+            for policy in [policy for process in self.processes() for policy in process.policies]:
+                policy.ordered(shard)
         elif what == "suspicions":
             clients = {process.name: process.client for process in self.processes()}
             self.kernel.after(2 * self.setup.store.latency_ms, lambda _: depose(self.zookeeper, clients))
@@ -226,36 +249,49 @@ class World:
         if self.story is not None:
             self.story.event(self.kernel.now_ms, name, event)
 
-    def tell(self, name: NodeId, sentence: str) -> None:
-        self.zookeeper.report(f"{name}: {sentence}")
+    def tell(self, name: NodeId, notice: Notice) -> None:
+        self.zookeeper.report(notice, name)
 
     def agreed(self, name: NodeId, entry: Entry) -> None:
         """A member of the ingress takes an entry for agreed: everybody else's must be the same."""
+        new = entry.index not in self.entries
         known = self.entries.setdefault(entry.index, entry)
         if known != entry:
             broken(f"{name} commits another entry {entry.index}: {entry}, not {known}")
+        if new and entry.pulse and len(self.programs.known) > 1:
+            earlier = [e for e in self.entries.values() if e.pulse and e.index < entry.index]
+            asked = Pulse.of(max(earlier, key=lambda e: e.index)).generation if earlier else 1
+            require(asked <= Pulse.of(entry).generation, f"{entry} goes back to an earlier generation than {asked}")
 
     def write_unit(self, disk: ReplicaDisk, header: UnitHeader, content: Content, faithful: bool) -> UnitHeader:
-        """Agreement, determinism, stability: the same unit has the same content wherever it is produced."""
+        """Agreement, determinism, stability: the same unit has the same content wherever it is produced, except by code
+        that has begun anew with another copy of its predecessor's state."""
         stream, number = header.stream, header.number
         if faithful:
-            known = self.units[stream].setdefault(number, content.mark)
-            if known != content.mark:
-                broken(f"unit {number} of {stream} is produced with another content")
+            made = (content.mark, header.cut_ms, header.fold)
+            copy = disk.origin.copy
+            units = self.units[stream] if not copy else self._copies.setdefault((stream, copy), {})
+            known = units.setdefault(number, made)
+            if known != made:
+                broken(f"unit {number} of {stream} is produced with another content", stream, unit=number)
         elif (stream, number) in disk.outbox:
             return disk.outbox[stream, number][0]  # what is there is right
         if header.final:
             self.finals[stream.producer] = number
-        disk.outbox[stream, number] = (header, content)
+        disk.write(header, content)
         return header
 
     def delivered(self, header: UnitHeader, content: Content) -> None:
         stream = header.stream
+        counts = self.programs.counts(stream.home, header.generation)
+        require(counts, f"unit {header.number} of {stream} is delivered and does not count")
+        lane = lane_of(stream.home)
         if stream.home != stream:
-            self.sink.write_tentative(stream.home, header, content)
+            self.sink.write_tentative(lane, header, content)
             self.counts["tentative"] += 1
-        elif self.sink.write(stream, header.number, content, self.kernel.now_ms):
+        elif self.sink.write(lane, header.number, content, self.kernel.now_ms):
             self.kernel.note(f"{stream} {header.number} {content.mark}")
+            self.makers[lane].append(stream.producer.part)
             self.counts["delivered"] += 1
 
     def noted_interruption(self, disk: Disk) -> None:
@@ -269,15 +305,17 @@ class World:
         """Loss-free: nobody who counts may still need what is dropped. What is written and dropped a second time, as
         another stream still needs that pulse, was not promised to those who have come to count since."""
         owner, stream, last = step.replica, step.stream, max(step.numbers, default=0)
-        again = last <= process.carrying.dropped.get((owner, stream), 0)
-        process.carrying.dropped[owner, stream] = max(last, process.carrying.dropped.get((owner, stream), 0))
+        again = last <= process.effects.dropped.get((owner, stream), 0)
+        process.effects.dropped[owner, stream] = max(last, process.effects.dropped.get((owner, stream), 0))
         assert process.protocol is not None
         for consumer in () if again else process.protocol.layout.counted(stream.consumer):
             held = self.where.get(consumer)
             if held is None or (last <= held.valid and (stream, last) in held.inbox):
                 continue
             if held.taken(stream) < last:
-                broken(f"unit {last} of {stream} is dropped before {consumer} committed it")
+                broken(
+                    f"unit {last} of {stream} is dropped before {consumer} committed it", stream, consumer, unit=last
+                )
 
     def check(self) -> None:
         """Loss-free, globally: whoever counts finds its next unit on some producer's disk, or it is yet to come."""
@@ -287,14 +325,20 @@ class World:
                 continue
             process.protocol.check()
             refused = process.protocol.validation.reported
-            require(not refused, f"{process.name} refuses what nodes tell each other: {refused}")
+            if refused and not self.nonsense:
+                broken(f"{process.name} refuses what nodes tell each other: {refused}")
             for name, replica in process.protocol.replicas.items():
                 if name not in layout.full(name.shard) or replica.stopped is not None:
                     continue
                 for stream, inbox in replica.inboxes.items():
                     bases = self._bases(stream)
                     if bases and min(bases) > inbox.available:
-                        broken(f"unit {inbox.available + 1} of {stream} is needed by {name} and dropped everywhere")
+                        broken(
+                            f"unit {inbox.available + 1} of {stream} is needed by {name} and dropped everywhere",
+                            stream,
+                            name,
+                            unit=inbox.available + 1,
+                        )
 
     def _bases(self, stream: StreamId) -> list[int]:
         out: list[int] = []
@@ -319,87 +363,25 @@ class World:
             return last.pulse
         return next((entry.pulse for entry in self.entries.values() if entry.final), None)
 
-    def at_rest(self) -> str | None:
+    def at_rest(self) -> Unrest | None:
         """What is still to come before everything is delivered and redundant again; None if nothing is."""
-        ended = self.ended()
-        if ended is None:
-            return f"only {len(self.entries)} entries are agreed, and no last one"
-        for stream in self.topology.streams:
-            if self.topology.is_sink(stream.consumer):
-                last = self._last_of(stream.producer, ended)
-                if self.sink.through(stream) < last:
-                    return f"only {self.sink.through(stream)} units of {stream} are delivered, not {last}"
-        for process in self.processes():
-            for replica, query in process.hosting.queries.items():
-                if replica in self.zookeeper.layout.placement and not query.stopped:
-                    last = self._last_of(replica.shard, ended)
-                    if query.disk.committed < last:
-                        return f"{replica} has only committed {query.disk.committed}, not {last}"
-        return self.shortage() or self._unsettled()
+        return rest.unfinished(self) or rest.shortage(self) or rest.unsettled(self)
 
-    def stuck(self) -> str | None:
-        """The first shard on the way through the flow that has not taken all its input; what follows waits for it."""
-        for shard in [shard for part in self.topology.segments for shard in self.topology.shards(part)]:
-            there = {r: self.where[r] for r in sorted(self.zookeeper.layout.full(shard)) if r in self.where}
-            for stream in self.topology.inputs(shard):
-                taken = {replica: held.taken(stream) for replica, held in there.items()}
-                done = max(taken.values(), default=0)
-                if done < max(self.units[stream], default=0):
-                    who = ", ".join(str(replica) for replica, number in taken.items() if number == done) or str(shard)
-                    return f"{who} without unit {done + 1} of {stream}"
-        return None
-
-    def _unsettled(self) -> str | None:
-        """What is still tentative."""
-        for process in self.processes():
-            watches = {} if process.protocol is None else process.protocol.forking.watches
-            for replica, watch in watches.items():
-                fork = None if watch.fork is None else str(watch.fork.replica)
-                kept_ready = watch.standing and watch.fork is not None and watch.fork.clean
-                if watch.state is not Consistency.STABLE or watch.paused or (fork is not None and not kept_ready):
-                    return f"{replica} on {process.name} is {watch.state.value}, with the fork {fork}"
-        left = {str(stream): sorted(kept) for stream, kept in self.sink.tentative.items() if kept}
-        return f"the sinks still have tentative results of {left}" if left else None
-
-    def _last_of(self, shard: ShardId, ended: int) -> float:
-        """The last unit that a shard produces; where units are not numbered by pulses, only the unit itself tells."""
-        numbered = not self.topology.led and not self.topology.bucketed
-        return ended if numbered else self.finals.get(shard, float("inf"))
-
-    def shortage(self) -> str | None:
+    def shortage(self) -> Unrest | None:
         """What is missing of the redundancy that the nodes can give."""
-        layout, store = self.zookeeper.layout, self.zookeeper
-        fit = {name for name in store.members if name not in store.draining and self.process(name) is not None}
-        for shard in self.topology.placed_shards:
-            full = {r for r in layout.full(shard) if layout.placement[r] in fit}
-            healthy = {r for r in full if self.hosts(layout.placement[r], r)}
-            if len(healthy) < min(len(fit), self.topology.replicas[shard.part]):
-                return f"{shard} has only {sorted(str(r) for r in healthy)}"
-            copies = {r for r in layout.holding(shard) - layout.joining if layout.placement[r] in fit}
-            if len(copies) < min(len(fit) - 1, self.topology.strategy(shard.part).holding):
-                return f"{shard} has only the copies {sorted(str(r) for r in copies)}"
-        away = [shard for shard, home in layout.homes.items() if home in fit]
-        if away:
-            return f"{away[0]} is not back on {layout.homes[away[0]]}"
-        if layout.joining:
-            return f"{sorted(str(r) for r in layout.joining)} are still joining"
-        for node in layout.placement.values() if self.topology.whole else ():
-            if {replica.shard for replica in layout.hosted(node)} != set(self.topology.placed_shards):
-                return f"{node} has no whole copy: {[str(replica) for replica in layout.hosted(node)]}"
-        members = set(layout.full_nodes_of(INGRESS))
-        return None if store.sync.members == members else f"{store.sync} are in sync instead of {sorted(members)}"
+        return rest.shortage(self)
 
-    def hosts(self, name: NodeId, replica: ReplicaId) -> bool:
-        process = self.process(name)
-        return process is not None and process.protocol is not None and replica in process.protocol.hosted()
+    def stuck(self) -> Unrest | None:
+        """The first shard on the way through the flow that has not taken all its input; what follows waits for it."""
+        return rest.stuck(self)
 
     def check_result(self) -> None:
         """The sinks hold what they would hold without any fault, and the flow has come to its end."""
         pulses = max((entry.pulse for entry in self.entries.values()), default=0)
         require(pulses == self.ended(), f"{pulses} pulses are agreed, and {self.ended()} is the last")
         require(sorted(self.entries) == list(range(1, len(self.entries) + 1)), "the ingress log has a hole")
-        orders = {shard: log.orders for shard, log in self.zookeeper.logs.items()}
-        oracle = Oracle(self.topology, self.entries, orders, self.costs.keep, self.sources.rows_per_s)
+        orders = {shard: [order.cut for order in log.orders] for shard, log in self.zookeeper.logs.items()}
+        oracle = Oracle(self.programs, self.entries, orders, self.costs.keep, self.sources.rows_per_s)
         self.sink.check(oracle.sinks(), self._excused)
 
     def _excused(self, stream: StreamId, number: int) -> bool:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from unbroken.coordination.documents import LAYOUT
 from unbroken.errors import require
 from unbroken.protocol.ingress.log import InSync, ProposeInSync
-from unbroken.protocol.ingress.pause import Pause
-from unbroken.protocol.instructions import Lead, Publish
-from unbroken.protocol.leader.orders import OrderRefused
 from unbroken.protocol.placement.controller import Decision
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
-from unbroken.protocol.values.layout import Layout, Topology
+from unbroken.protocol.values.layout import Layout
+from unbroken.protocol.values.notices import Notice, Reported
+from unbroken.protocol.values.notices.ingress import InSyncProposed
+from unbroken.protocol.values.notices.placement import ControllerReplaced
+from unbroken.protocol.values.notices.upgrades import UpgradeRefused
+from unbroken.protocol.values.pause import Pause
 from unbroken_lab.sim.kernel import Kernel
 from unbroken_lab.sim.links import Network
-from unbroken_lab.sim.orders import OrderLog
+from unbroken_lab.sim.programs import ProgramModels
 
 ZOOKEEPER = "zookeeper"
 """Its name in the network: ways to and from it can be blocked like any other."""
@@ -23,7 +27,10 @@ ZOOKEEPER = "zookeeper"
 
 @dataclass(frozen=True)
 class StoreModel:
-    """How ZooKeeper behaves. Times are in milliseconds."""
+    """How ZooKeeper behaves, and the controller. Times are in milliseconds.
+
+    A controller that is not ``patient`` stops counting a node as soon as its session has ended.
+    """
 
     latency_ms: float = 1.0
     watch_ms: float = 3.0
@@ -32,6 +39,7 @@ class StoreModel:
     control_ms: float = 500.0
     return_grace_ms: float = 20_000.0
     transfers: int = 2
+    patient: bool = True
 
 
 @dataclass(eq=False)
@@ -61,7 +69,10 @@ class ZooKeeper:
     """The documents of a flow and the sessions of its nodes.
 
     The layout and the in-sync set are two documents, and each of them is only changed by somebody who has seen the
-    other one. ``notify`` is called when a document, the members or the line of candidates have changed.
+    other one. ``notify`` is called when a document, the members or the line of candidates have changed. ``doubted`` are
+    nodes that the controller takes for unreachable, whatever it sees; ``proposals`` and ``stopping`` are on their way.
+    ``wished`` is the generation of the code that the flow is to go over to, ``refused`` are those that were not taken.
+    ``audit`` is called before a layout is replaced, and what it returns afterwards.
 
     Invariants: versions go up by one; a name of a replica is never used a second time; what a session has left
     vanishes with it.
@@ -70,7 +81,7 @@ class ZooKeeper:
     kernel: Kernel
     network: Network
     model: StoreModel
-    topology: Topology
+    programs: ProgramModels
     layout: Layout
     sync: InSync
     notify: Callable[[str], None]
@@ -82,11 +93,18 @@ class ZooKeeper:
     draining: dict[NodeId, None] = field(default_factory=dict)
     renewed: dict[ReplicaId, None] = field(default_factory=dict)
     pause: Pause | None = None
+    wished: int | None = None
+    switched: dict[ShardId, None] = field(default_factory=dict)
+    refused: list[UpgradeRefused] = field(default_factory=list)
+    doubted: set[NodeId] = field(default_factory=set)
+    proposals: list[ProposeInSync] = field(default_factory=list)
+    stopping: dict[ReplicaId, None] = field(default_factory=dict)
     line: list[Session] = field(default_factory=list)
-    logs: Mapping[ShardId, OrderLog] = field(default_factory=dict)
-    history: list[tuple[float, str]] = field(default_factory=list)
+    logs: dict[ShardId, Any] = field(default_factory=dict)
+    history: list[Reported] = field(default_factory=list)
     turned: dict[ShardId, int] = field(default_factory=dict)
     restorable: bool = False
+    audit: Callable[[], Callable[[], None]] | None = None
     _sessions: int = 0
     _lost: dict[int, Session] = field(default_factory=dict)
 
@@ -165,15 +183,29 @@ class ZooKeeper:
             return False
         after.check()
         require(after.version == before.version + 1, f"layout {after.version} follows {before.version}")
-        reused = [r for r in after.placement if r not in before.placement and r.index < before.next_index[r.shard]]
+        reused = [
+            r for r in after.placement if r not in before.placement and r.index < before.next_index.get(r.shard, 0)
+        ]
         require(not reused, f"{reused} are used a second time")
+        kept = all(after.next_index[shard] >= index for shard, index in before.next_index.items())
+        require(kept, f"indices of {after} go back")
+        require(LAYOUT.decode(LAYOUT.encode(after)) == after, f"{after} is not what is read of it")
+        look = None if self.audit is None else self.audit()
         self.layout = after
         self.turned |= {shard: turn.since for shard, turn in after.turns.items()}
         self.stopped = {replica: why for replica, why in self.stopped.items() if replica in after.placement}
+        self.stopping = {replica: None for replica in self.stopping if replica in after.placement}
         self.renewed = {replica: None for replica in self.renewed if replica in after.placement}
         self.caught_up = {replica: None for replica in self.caught_up if replica in after.joining}
-        for sentence in decision.sentences:
-            self.report(sentence)
+        if len(after.generations) == 1:
+            self.switched.clear()
+        if decision.refused is not None:
+            self.refused.append(decision.refused)
+            self.wished = None
+        if look is not None:
+            look()
+        for notice in decision.notices:
+            self.report(notice)
         self.kernel.note(f"layout {after.version}")
         self.notify("layout")
         return True
@@ -186,7 +218,8 @@ class ZooKeeper:
         require(proposal.version == self.sync.version + 1, f"{proposal} follows {self.sync}")
         require(proposal.term > self.sync.term and bool(proposal.members), f"{proposal} follows {self.sync}")
         self.sync = proposal
-        self.report(f"the ingress is led by {proposal.leader} among {', '.join(sorted(proposal.members))}")
+        self.proposals = [one for one in self.proposals if one.replaces == proposal.version]
+        self.report(InSyncProposed(proposal.leader, tuple(sorted(proposal.members))))
         self.kernel.note(f"in sync {proposal.version}")
         self.notify("sync")
 
@@ -200,6 +233,10 @@ class ZooKeeper:
             self.caught_up[replica] = None
             self.notify("reports")
 
+    def note_switched(self, shard: ShardId) -> None:
+        self.switched[shard] = None
+        self.notify("reports")
+
     def write_suspicions(self, session: Session, suspected: Mapping[NodeId, str]) -> None:
         """Make the documents of a node say what it suspects."""
         others = {key: found for key, found in self.suspicions.items() if key[1] != session.node}
@@ -211,19 +248,14 @@ class ZooKeeper:
     def leave_office(self, removed: list[Session]) -> None:
         """Candidates that do not answer make room for the next in line."""
         for session in removed:
-            self.report(f"{session.node} does not answer and is not the controller any more")
+            self.report(ControllerReplaced(session.node))
         self.line = [session for session in self.line if session not in removed]
         self.notify("line")
 
-    def take_order(self, name: NodeId, process: object, request: Lead | Publish) -> OrderRefused | None:
-        log = self.logs[request.shard]
-        refused = log.take(name, process, request)
-        if refused is None:
-            self.notify(f"orders {request.shard}")
-        return refused
-
-    def report(self, sentence: str) -> None:
-        self.history.append((self.kernel.now_ms, sentence))
+    def report(self, notice: Notice, by: NodeId | None = None) -> None:
+        """Add to the history what a node reports, or the controller."""
+        controller = self.line[0].node if self.line else "controller"
+        self.history.append(Reported(int(self.kernel.now_ms), by or controller, notice))
 
 
 def first_documents(layout: Layout, ingress: list[NodeId]) -> tuple[Layout, InSync]:

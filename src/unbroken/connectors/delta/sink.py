@@ -15,11 +15,11 @@ import pyarrow as pa
 from unbroken.connectors.base import SinkConnector, SinkWriter
 from unbroken.connectors.delta.disk import bring_to_disk, settled
 from unbroken.connectors.delta.schema import check_fit, check_partitions, delta_types, nullable
+from unbroken.connectors.failures import is_passing
 from unbroken.connectors.location import local_path, scheme_of, unclear
-from unbroken.connectors.sink_ledger import Mark, is_delivered, own_mark, stream_name
-from unbroken.errors import UnbrokenError, Unfit
-from unbroken.protocol.ingress.quarantine import is_passing
-from unbroken.protocol.values.run import Run
+from unbroken.connectors.sink_ledger import SinkMark, is_delivered, own_mark, stream_name
+from unbroken.errors import Flaw, UnbrokenError, Unfit
+from unbroken.protocol.values.run import RunIdentity
 from unbroken.protocol.values.units import UnitHeader
 from unbroken.quantities import number_problems
 from unbroken.security.secret import Secret, declared, literal_problems, masked, revealed
@@ -98,41 +98,43 @@ class Delta(SinkConnector):
         """Names this sink in the table's log; with a stream behind it, the stream."""
         return f"unbroken/{self.identity}"
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Flaw]:
         found = []
         if find_spec("deltalake") is None:
-            found.append("Delta needs the package deltalake; install it with pip install 'unbroken[delta]'.")
+            found.append(Flaw("Delta needs the package deltalake", "install it with pip install 'unbroken[delta]'"))
         if not self.path:
-            found.append("Delta has no path; name a directory that the nodes share, or a URL.")
+            found.append(Flaw("Delta has no path", "name a directory that the nodes share, or a URL"))
         else:
             found += self._scheme_problems()
         if self.directory is not None and self.directory.is_file():
-            found.append(f"{self.path} is not a directory; name a directory for the table.")
+            found.append(Flaw(f"{self.path} is not a directory", "name a directory for the table"))
         for name, value in (*self.storage_options.items(), *os.environ.items()):
             if name.lower() in UNSAFE and str(value).lower() not in ("false", "0", "off", "no"):
-                found.append(f"{name}={value} lets one replica's commit replace another's; leave it out.")
+                found.append(Flaw(f"{name}={value} lets one replica's commit replace another's", "leave it out"))
         found += literal_problems("storage_options", self.storage_options)
         return found + number_problems(self, ("checkpoint_every",))
 
-    def _scheme_problems(self) -> list[str]:
+    def _scheme_problems(self) -> list[Flaw]:
         """What is wrong with a URL and with the options for its object store."""
         found = unclear(self.path, "The path of Delta")
         if found:
             return found
         scheme = scheme_of(self.path)
         if scheme == "file" and self.directory is not None and scheme_of(self.directory) is not None:
-            return [f"{self.path} names a machine; write file:/// and the path of a directory that the nodes share."]
+            return [
+                Flaw(f"{self.path} names a machine", "write file:/// and the path of a directory that the nodes share")
+            ]
         if scheme not in (None, "file", *SCHEMES):
             known = ", ".join(f"{name}://" for name in SCHEMES)
             what = f"The path of Delta begins with {scheme}:, which the sink cannot commit to"
-            return [f"{what}; use a directory that the nodes share, or a URL with {known}."]
+            return [Flaw(what, f"use a directory that the nodes share, or a URL with {known}")]
         found = []
         for name, value in self.storage_options.items():
             if not isinstance(value, str | Secret):
-                found.append(f"The storage option {name!r} is a {type(value).__name__}; write it as a string.")
+                found.append(Flaw(f"The storage option {name!r} is a {type(value).__name__}", "write it as a string"))
             if "." in name and scheme not in HADOOP:
                 what = f"The storage option {name!r} is one of Spark's, which deltalake does not know"
-                found.append(f"{what}; use its own names, such as aws_access_key_id or azure_storage_account_name.")
+                found.append(Flaw(what, "use its own names, such as aws_access_key_id or azure_storage_account_name"))
         return found
 
     def runs(self) -> frozenset[str]:
@@ -279,14 +281,14 @@ class DeltaWriter(SinkWriter):
         last = self._sink.runs_in(table)[-1:]
         if last:
             # Also if that run has written to other streams only: what it has superseded writes to none.
-            own_mark(Mark(0, last[0]), self._run, *told)
+            own_mark(SinkMark(0, last[0]), self._run, *told)
         number, run = table.transaction_version(stream), table.transaction_version(f"{stream}/run")
-        mark = None if number is None or run is None else Mark(number, str(run))
+        mark = None if number is None or run is None else SinkMark(number, str(run))
         return is_delivered(header, mark, self._run, *told)
 
     @property
-    def _run(self) -> Run:
-        return Run(str(run_number(self._sink.run.id)), self._sink.run.supersedes)
+    def _run(self) -> RunIdentity:
+        return RunIdentity(str(run_number(self._sink.run.id)), self._sink.run.supersedes)
 
     def _commit(self, table: DeltaTable, header: UnitHeader, rows: pa.Table) -> BaseException | None:
         """Append the unit; why it could not be, if other commits are in the way.

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from unbroken.connectors.files.publish import publish
+from unbroken.codecs.codec import Codec, Undecodable
+from unbroken.connectors.files.publication import publish
 from unbroken.data.checksum import Damaged, sealed, unsealed
 from unbroken.errors import UnbrokenError
-from unbroken.protocol.values.run import Run
+from unbroken.protocol.values.run import RunIdentity
 
 NAME = "_unbroken.json"
 """Readers leave out names that begin so, as Spark, Hive and Arrow do."""
 
 RESTORE = "Restore the file from a backup, or give the sink an empty directory."
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The content of the file: the runs that have written here, one after the other."""
+
+    runs: tuple[str, ...]
+
+
+_RUNS = Codec(_Runs, "runs", readable=True)
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class RunFile:
         except UnbrokenError:
             return None
 
-    def claim(self, run: Run, superseding: Callable[[], None]) -> int:
+    def claim(self, run: RunIdentity, superseding: Callable[[], None]) -> int:
         """Make sure that ``run`` may write here; how many runs were here before it.
 
         ``superseding`` is called before this run takes the place of another.
@@ -73,12 +83,12 @@ class RunFile:
     def _written(self) -> tuple[str, ...]:
         try:
             path = self.directory / NAME
-            return tuple(str(run) for run in json.loads(unsealed(path, path.read_bytes(), RESTORE))["runs"])
+            return _RUNS.decode(unsealed(path, path.read_bytes(), RESTORE)).runs
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise UnbrokenError(f"{path} cannot be read: {error}. Check the disk and permissions.") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except Undecodable as error:
             raise Damaged(path, str(error), RESTORE) from error
 
     def _replace(self, runs: tuple[str, ...]) -> None:
@@ -96,4 +106,4 @@ class RunFile:
 
 
 def _write(write: Callable[[bytes], int], runs: tuple[str, ...]) -> None:
-    write(sealed(json.dumps({"runs": list(runs)}).encode()))
+    write(sealed(_RUNS.encode(_Runs(runs))))

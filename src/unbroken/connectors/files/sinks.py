@@ -2,31 +2,59 @@
 
 from __future__ import annotations
 
-import json
 import os
 from abc import abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from unbroken.codecs.codec import Codec, Undecodable
 from unbroken.connectors.base import SinkConnector, SinkWriter
-from unbroken.connectors.files.publish import publish, remove_leftovers
+from unbroken.connectors.files.publication import publish, remove_leftovers
 from unbroken.connectors.files.run_file import RunFile
 from unbroken.connectors.files.tentative_files import TentativeFiles
 from unbroken.connectors.location import elsewhere, local_path
-from unbroken.data.rows.json_output import json_lines
-from unbroken.errors import UnbrokenError
-from unbroken.protocol.values.run import Run
+from unbroken.data.rows.json.output import json_lines
+from unbroken.errors import Flaw, UnbrokenError
+from unbroken.protocol.values.ids import StreamId
+from unbroken.protocol.values.run import RunIdentity
 from unbroken.protocol.values.units import UnitHeader
 from unbroken.quantities import is_number, shown
 
 METADATA_KEY = b"unbroken"
-"""The entry of a Parquet file's metadata that holds stream, run, number, pulse and cut_ms of the unit as JSON.
+"""The entry of a Parquet file's metadata that says which unit it is: a `StableFile` or a `TentativeFile`."""
 
-Of a tentative unit it holds ``since`` and ``pulse``, the pulses it covers, and ``status``.
-"""
+
+@dataclass(frozen=True)
+class StableFile:
+    """The unit in a file of a sink."""
+
+    stream: StreamId
+    run: str
+    number: int
+    pulse: int
+    cut_ms: int
+
+
+@dataclass(frozen=True)
+class TentativeFile:
+    """A tentative unit in a file of a sink, which covers the pulses after ``since`` up to ``pulse``."""
+
+    stream: StreamId
+    run: str
+    since: int
+    pulse: int
+
+
+UNIT_FILE: Codec[StableFile | TentativeFile] = Codec(StableFile | TentativeFile, "unit-file", readable=True)
+
+
+def unit_in(schema: pa.Schema) -> StableFile | TentativeFile:
+    """The unit that a Parquet file says it is; Undecodable if it does not say that."""
+    return UNIT_FILE.decode((schema.metadata or {}).get(METADATA_KEY, b""))
 
 
 def unit_file(header: UnitHeader, suffix: str, earlier: int = 0) -> str:
@@ -47,12 +75,12 @@ class _FileSink(SinkConnector):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = local_path(path)
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Flaw]:
         found = elsewhere(self.path, type(self).__name__, ", or use Delta, which writes to object stores")
         if found:
             return found
         if self.path.exists() and not self.path.is_dir():
-            return [f"{self.path} is not a directory; name a directory for the files of this sink."]
+            return [Flaw(f"{self.path} is not a directory", "name a directory for the files of this sink")]
         return []
 
     def occupied(self) -> str | None:
@@ -142,19 +170,18 @@ class Parquet(_FileSink):
     suffix = "parquet"
 
     def write(self, header: UnitHeader, table: pa.Table, file: BinaryIO) -> None:
-        unit = json.dumps(_unit(header, self.run)).encode()
+        unit = UNIT_FILE.encode(_unit(header, self.run))
         metadata = {**(table.schema.metadata or {}), METADATA_KEY: unit}
         pq.write_table(table.replace_schema_metadata(metadata), file)
 
     def check_same(self, header: UnitHeader, path: Path) -> None:
         try:
-            metadata = pq.read_schema(path).metadata or {}
-            there = json.loads(metadata.get(METADATA_KEY, b"null"))
+            there = unit_in(pq.read_schema(path))
         except OSError as error:
             if error.errno is not None:
                 raise  # nothing is known of the file at this moment
             there = None
-        except (ValueError, pa.ArrowException):
+        except (Undecodable, pa.ArrowException):
             there = None
         if there != _unit(header, self.run):
             raise UnbrokenError(
@@ -187,7 +214,7 @@ class Client(SinkConnector):
 
     client = True
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Flaw]:
         return []
 
 
@@ -203,10 +230,10 @@ class Console(Client):
     def __init__(self, limit: int = 20) -> None:
         self.limit = limit
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Flaw]:
         if is_number(self.limit) and self.limit >= 1:
             return []
-        return [f"The console's limit is {shown(self.limit)}; show at least 1 row."]
+        return [Flaw(f"The console's limit is {shown(self.limit)}", "show at least 1 row")]
 
     def render(self, header: UnitHeader, table: pa.Table, correction: bool = False) -> str:
         """What is shown of a unit: a line about it, then its first rows as JSON."""
@@ -220,14 +247,7 @@ class Console(Client):
         return "\n".join([title, *(f"  {line}" for line in shown), *([f"  and {more} more"] if more > 0 else [])])
 
 
-def _unit(header: UnitHeader, run: Run) -> dict[str, object]:
+def _unit(header: UnitHeader, run: RunIdentity) -> StableFile | TentativeFile:
     if not header.stable:
-        home = str(header.stream.home)
-        return {"stream": home, "run": run.id, "status": "tentative", "since": header.since, "pulse": header.pulse}
-    return {
-        "stream": str(header.stream),
-        "run": run.id,
-        "number": header.number,
-        "pulse": header.pulse,
-        "cut_ms": header.cut_ms,
-    }
+        return TentativeFile(header.stream.home, run.id, header.since, header.pulse)
+    return StableFile(header.stream, run.id, header.number, header.pulse, header.cut_ms)

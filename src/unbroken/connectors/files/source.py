@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, BinaryIO
 from unbroken.connectors.base import Cut, Position, SourceConnector, SourceReader
 from unbroken.connectors.location import elsewhere, local_path
 from unbroken.data.rows.budget import DECODED_FACTOR, DecodeBudget, first_line
-from unbroken.data.rows.csv import csv_can_hold, parse_csv
-from unbroken.data.rows.elements import elements
-from unbroken.data.rows.json_lines import parse_json_lines
+from unbroken.data.rows.csv.lines import csv_can_hold, parse_csv
+from unbroken.data.rows.json.elements import elements
+from unbroken.data.rows.json.lines import parse_json_lines
 from unbroken.data.rows.parquet import decoded_estimate, read_parquet
 from unbroken.data.rows.parsed import BadRow, Rows
 from unbroken.data.rows.regular_files import by_content, open_regular
 from unbroken.data.schema import arrow_schema, parse_schema
-from unbroken.errors import UnbrokenError
+from unbroken.errors import Flaw, UnbrokenError
 from unbroken.quantities import number_problems
 
 if TYPE_CHECKING:
@@ -99,18 +99,18 @@ class Files(SourceConnector):
     def schema(self) -> StructType:
         return self._schema
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Flaw]:
         found = elsewhere(self.path, "Files")
         if self.format not in FORMATS:
-            found.append(f"The format is {self.format!r}; use one of {', '.join(FORMATS)}.")
+            found.append(Flaw(f"The format is {self.format!r}", f"use one of {', '.join(FORMATS)}"))
         if self.path.exists() and not self.path.is_dir():
-            found.append(f"{self.path} is not a directory; name the directory in which files appear.")
+            found.append(Flaw(f"{self.path} is not a directory", "name the directory in which files appear"))
         limits = ("max_line_bytes", "max_files_per_pulse", "max_bytes_per_pulse", "max_decoded_bytes")
         found += number_problems(self, limits) + number_problems(self, ("settle_ms",), least=0)
         if self.format == "csv":
             nested = [field.name for field in arrow_schema(self._schema) if not csv_can_hold(field.type)]
             if nested:
-                found.append(f"CSV cannot hold the nested column {nested[0]!r}; use json or parquet.")
+                found.append(Flaw(f"CSV cannot hold the nested column {nested[0]!r}", "use json or parquet"))
         return found
 
     def open(self) -> FilesReader:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from unbroken.connectors.files.publish import publish, remove_leftovers
+from unbroken.connectors.files.publication import publish, remove_leftovers
 from unbroken.connectors.sink_ledger import stream_name
 from unbroken.errors import UnbrokenError
 from unbroken.protocol.values.units import UnitHeader
@@ -54,7 +54,7 @@ class Piece:
 
 
 @dataclass(frozen=True, order=True)
-class Mark:
+class StableFileMark:
     """How far the stable units of a run have come; the greatest counts."""
 
     pulse: int
@@ -131,11 +131,11 @@ class TentativeFiles:
         """The pulse that stable units have come to."""
         return max((mark.pulse for mark in self._marks(stream) if mark.run == self._run), default=0)
 
-    def _marks(self, stream: str) -> Iterator[Mark]:
+    def _marks(self, stream: str) -> Iterator[StableFileMark]:
         for name in _names(self._directory / STABLE):
             found = _MARK.fullmatch(name)
             if found is not None and found[1] == stream:
-                yield Mark(int(found[2]), found[3], self._directory / STABLE / name)
+                yield StableFileMark(int(found[2]), found[3], self._directory / STABLE / name)
 
     def _pieces(self, stream: str) -> Iterator[Piece]:
         directory = self._directory / TENTATIVE / stream

@@ -42,7 +42,7 @@ GROUP = "group.id"
 """Consumers have to name a group, though the sink's join none and commit nothing."""
 
 
-class Deadline:
+class CallDeadline:
     """The time by which something has to be done with, passed down to all its steps."""
 
     def __init__(self, seconds: float) -> None:
@@ -59,7 +59,7 @@ class Deadline:
 
 
 @dataclass(frozen=True)
-class Place:
+class KafkaServers:
     """The Kafka that a sink writes to, and how clients of it are made."""
 
     servers: str

@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from unbroken.errors import UnbrokenError, Unfit
+from unbroken.errors import Flaw, UnbrokenError, Unfit
 from unbroken.security.secret import HIDDEN, Secret, is_secret, literal_problems, revealed
 
 Option = str | int | float | bool | Secret
@@ -114,33 +114,33 @@ def settings(servers: str | Sequence[str], options: Options, fixed: Options) -> 
     )
 
 
-def client_problems(servers: str | Sequence[str], options: Options, reserved: Mapping[str, str]) -> list[str]:
-    """What is wrong with what both connectors have, each as one sentence with a remedy.
+def client_problems(servers: str | Sequence[str], options: Options, reserved: Mapping[str, str]) -> list[Flaw]:
+    """What is wrong with what both connectors have.
 
     ``reserved`` are librdkafka settings that a user must not give, with what to do instead.
     """
     found = []
     if find_spec("confluent_kafka") is None:
-        found.append(f"Kafka needs the package confluent-kafka, which is not installed; run {INSTALL}.")
+        found.append(Flaw("Kafka needs the package confluent-kafka, which is not installed", f"run {INSTALL}"))
     named = [each.strip() for each in servers.split(",")] if isinstance(servers, str) else list(servers)
     wrong = [each for each in named if not isinstance(each, str) or not _is_server(each)]
     if wrong or not named:
         given = repr(wrong[0]) if wrong else "empty"
-        found.append(f"servers is {given}; give host:port, or several in a list or separated by commas.")
+        found.append(Flaw(f"servers is {given}", "give host:port, or several in a list or separated by commas"))
     for name in options:
         if name == "bootstrap.servers":
-            found.append(f"options has {name!r}; give the servers as the parameter servers.")
+            found.append(Flaw(f"options has {name!r}", "give the servers as the parameter servers"))
         elif name in reserved:
-            found.append(f"options has {name!r}; {reserved[name]}.")
+            found.append(Flaw(f"options has {name!r}", reserved[name]))
         elif not isinstance(options[name], Option):
             kind = type(options[name]).__name__
-            found.append(f"The option {name!r} is a {kind}; give a string, a number, a truth value or a Secret.")
+            found.append(Flaw(f"The option {name!r} is a {kind}", "give a string, a number, a truth value or a Secret"))
         else:
             found += _unknown(name, options[name])
     return [*found, *literal_problems("options", options)]
 
 
-def _unknown(name: str, value: Option) -> list[str]:
+def _unknown(name: str, value: Option) -> list[Flaw]:
     """Why the library does not take a setting, asked without making a client: that would open files and connections."""
     if find_spec("confluent_kafka") is None or name == "plugin.library.paths":
         return []
@@ -156,13 +156,13 @@ def _unknown(name: str, value: Option) -> list[str]:
         return []
     plain = name.removeprefix("kafka.")
     if plain != name:
-        return [f"options has {name!r}, as Spark writes it; leave out the prefix and write {plain!r}."]
+        return [Flaw(f"options has {name!r}, as Spark writes it", f"leave out the prefix and write {plain!r}")]
     if name in _SPARK_OPTIONS:
-        return [f"options has {name!r}, which is Spark's; {_SPARK_OPTIONS[name]}."]
+        return [Flaw(f"options has {name!r}, which is Spark's", _SPARK_OPTIONS[name])]
     if told.startswith("No such"):
-        return [f"options has {name!r}, which librdkafka does not know; correct the name or leave it out."]
+        return [Flaw(f"options has {name!r}, which librdkafka does not know", "correct the name or leave it out")]
     shown = told.replace(str(value), HIDDEN) if is_secret(name) else told
-    return [f"The option {name!r} is not taken by librdkafka ({shown.rstrip('.')}); correct it or leave it out."]
+    return [Flaw(f"The option {name!r} is not taken by librdkafka ({shown.rstrip('.')})", "correct it or leave it out")]
 
 
 def _is_server(text: str) -> bool:

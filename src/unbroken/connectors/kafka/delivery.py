@@ -40,11 +40,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from unbroken.connectors.kafka.calls import Deadline, Place
+from unbroken.connectors.kafka.calls import CallDeadline, KafkaServers
 from unbroken.connectors.kafka.client import KafkaError, UnfitRows, client, reason
-from unbroken.connectors.kafka.ledger import LOOK_S, Ledger
-from unbroken.connectors.kafka.messages import Headers, Message
-from unbroken.connectors.sink_ledger import Mark
+from unbroken.connectors.kafka.ledger import LOOK_S, KafkaLedger
+from unbroken.connectors.kafka.messages import Headers, KafkaMessage
+from unbroken.connectors.sink_ledger import SinkMark
 from unbroken.protocol.values.units import UnitHeader
 
 log = logging.getLogger(__name__)
@@ -90,27 +90,27 @@ PRODUCER_SETTINGS: dict[str, Any] = {
     "queue.buffering.max.kbytes": 65_536,
 }
 
-Rows = Callable[[bool], Iterable[Message]]
+UnitMessages = Callable[[bool], Iterable[KafkaMessage]]
 """The messages of a unit, given whether it corrects tentative ones; called again when the unit is written again."""
 
 COVER: tuple[bytes, bytes, Headers | None] = (b"", b"unbroken", None)
 """Value, key and headers of a message that is taken back, of a unit that has none itself."""
 
 
-class Refused(Exception):
+class ProducerTaken(Exception):
     """Another replica has taken the producer."""
 
 
-class Lane(ABC):
+class StreamDelivery(ABC):
     """Delivers the units of one stream; used by one thread."""
 
-    def __init__(self, place: Place, timeout_s: float) -> None:
+    def __init__(self, place: KafkaServers, timeout_s: float) -> None:
         self._place = place
         self._timeout_s = timeout_s
         self._producer: Any = None
 
     @abstractmethod
-    def deliver(self, header: UnitHeader, rows: Rows) -> bool:
+    def deliver(self, header: UnitHeader, rows: UnitMessages) -> bool:
         """Write a unit; False if it was there already."""
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class Lane(ABC):
             {**PRODUCER_SETTINGS, **self._place.options, "enable.idempotence": True, **settings}
         )
 
-    def _write(self, rows: Iterable[Message], deadline: Deadline) -> None:
+    def _write(self, rows: Iterable[KafkaMessage], deadline: CallDeadline) -> None:
         """Hand messages to the producer; what waits to be sent is bounded by its settings."""
         producer = self._producer
         produce = producer.produce
@@ -135,7 +135,7 @@ class Lane(ABC):
                     if deadline.over:
                         raise self._slow() from None
 
-    def _flush(self, deadline: Deadline) -> None:
+    def _flush(self, deadline: CallDeadline) -> None:
         """Wait until the brokers have taken or refused everything.
 
         Not with the library's ``flush``: that goes on serving callbacks after one of them has raised a fatal error, and
@@ -166,15 +166,15 @@ class Lane(ABC):
                     producer.poll(0.1)
 
 
-class Repeats(Lane):
+class Repeats(StreamDelivery):
     """At least once: a unit is done with when the brokers have acknowledged all of it; until then it is repeated."""
 
-    def __init__(self, place: Place, timeout_s: float) -> None:
+    def __init__(self, place: KafkaServers, timeout_s: float) -> None:
         super().__init__(place, timeout_s)
         self._failed: list[Any] = []
 
-    def deliver(self, header: UnitHeader, rows: Rows) -> bool:
-        deadline, failed = Deadline(self._timeout_s), self._failed
+    def deliver(self, header: UnitHeader, rows: UnitMessages) -> bool:
+        deadline, failed = CallDeadline(self._timeout_s), self._failed
         if self._producer is None:
             failed.clear()
             self._producer = self._open({"delivery.report.only.error": True, "on_delivery": self._on_failure})
@@ -195,7 +195,7 @@ class Repeats(Lane):
             self._failed.append(error)
 
 
-class Transactions(Lane):
+class Transactions(StreamDelivery):
     """Each unit once, whatever other replicas do meanwhile.
 
     ``topics`` are those that units go to, as far as they are known without them. ``at`` is called between any two steps
@@ -204,9 +204,9 @@ class Transactions(Lane):
 
     def __init__(
         self,
-        place: Place,
+        place: KafkaServers,
         timeout_s: float,
-        ledger: Ledger,
+        ledger: KafkaLedger,
         transactional_id: str,
         topics: frozenset[str] = frozenset(),
         at: Callable[[str], None] = lambda _: None,
@@ -219,8 +219,8 @@ class Transactions(Lane):
         self._at = at
         self._settled = False
 
-    def deliver(self, header: UnitHeader, rows: Rows) -> bool:
-        deadline, refused = Deadline(self._timeout_s), 0
+    def deliver(self, header: UnitHeader, rows: UnitMessages) -> bool:
+        deadline, refused = CallDeadline(self._timeout_s), 0
         while not self._ledger.has(header):
             try:
                 if self._producer is None:
@@ -229,7 +229,7 @@ class Transactions(Lane):
                     self._take(header, rows, deadline)
                 if self._transact(header, rows, deadline):
                     return True
-            except Refused as error:
+            except ProducerTaken as error:
                 refused += 1
                 log.info("%s was taken over at %s: %s", self._transactional_id, _named(header).lower(), error)
                 self._drop()
@@ -249,11 +249,11 @@ class Transactions(Lane):
         super().close()
         self._ledger.close()
 
-    def _delivered_by_another(self, header: UnitHeader, refused: int, deadline: Deadline) -> bool:
+    def _delivered_by_another(self, header: UnitHeader, refused: int, deadline: CallDeadline) -> bool:
         """Look whether the unit is there, and wait for whoever seems to be writing it."""
         self._ledger.refresh(deadline)
         self._at("read")
-        patience = Deadline(min(self.patience_s * 2**refused, LONGEST_PATIENCE_S))
+        patience = CallDeadline(min(self.patience_s * 2**refused, LONGEST_PATIENCE_S))
         while not self._ledger.has(header) and not patience.over and not deadline.over:
             # Who was refused just now knows of somebody, even if that one has not written anything yet.
             if not refused and not self._ledger.busy(deadline):
@@ -262,7 +262,7 @@ class Transactions(Lane):
             self._ledger.refresh(deadline)
         return self._ledger.has(header)
 
-    def _take(self, header: UnitHeader, rows: Rows, deadline: Deadline) -> None:
+    def _take(self, header: UnitHeader, rows: UnitMessages, deadline: CallDeadline) -> None:
         """Become the one who writes."""
         self._settled = False
         self._producer = self._open(
@@ -281,7 +281,7 @@ class Transactions(Lane):
                 if self._ledger.tentative or lost.run != self._ledger.run.id or lost.number >= header.number:
                     self._cover(header, rows, deadline)
 
-    def _transact(self, header: UnitHeader, rows: Rows, deadline: Deadline) -> bool:
+    def _transact(self, header: UnitHeader, rows: UnitMessages, deadline: CallDeadline) -> bool:
         """Write the unit, unless those before turn out to have written it."""
         began = time.monotonic()
         try:
@@ -299,7 +299,7 @@ class Transactions(Lane):
                 # Without an answer it is open what became of it: the producer is dropped, and taking it again decides.
                 self._producer.commit_transaction(deadline.remaining())
                 self._at("committed")
-                self._ledger.wait_visible(report[0][1], Deadline(min(VISIBLE_S, deadline.remaining())))
+                self._ledger.wait_visible(report[0][1], CallDeadline(min(VISIBLE_S, deadline.remaining())))
         except KafkaError:
             self._abort()
             raise
@@ -307,7 +307,7 @@ class Transactions(Lane):
         self.patience_s = max(PATIENCE_S, min(2 * (time.monotonic() - began), LONGEST_PATIENCE_S))
         return True
 
-    def _record(self, header: UnitHeader) -> tuple[Mark, list[tuple[Any, int]]]:
+    def _record(self, header: UnitHeader) -> tuple[SinkMark, list[tuple[Any, int]]]:
         """Write the ledger's record; what it says, and a list in which its error and offset will be."""
         ledger, report = self._ledger, list[tuple[Any, int]]()
         mark = ledger.after(header)
@@ -320,7 +320,9 @@ class Transactions(Lane):
         self._at("recorded")
         return mark, report
 
-    def _settle(self, header: UnitHeader, mark: Mark, report: list[tuple[Any, int]], deadline: Deadline) -> bool:
+    def _settle(
+        self, header: UnitHeader, mark: SinkMark, report: list[tuple[Any, int]], deadline: CallDeadline
+    ) -> bool:
         """Learn from the ledger what those before have written; whether to go on with the unit, recorded as it is."""
         self._flush(deadline)
         ((error, place),) = report
@@ -331,7 +333,7 @@ class Transactions(Lane):
         self._at("settled")
         return not self._ledger.has(header) and self._ledger.after(header) == mark
 
-    def _cover(self, header: UnitHeader, rows: Rows, deadline: Deadline) -> None:
+    def _cover(self, header: UnitHeader, rows: UnitMessages, deadline: CallDeadline) -> None:
         """Write to all partitions and take it back, which takes back everything that is open there.
 
         Brokers of some versions forget to write the end of a transaction to partitions that have no leader just then
@@ -368,11 +370,11 @@ def _refusals() -> Iterator[None]:
         yield
     except client().KafkaException as error:
         if error.args[0].name() in REFUSED:
-            raise Refused(reason(error)) from None
+            raise ProducerTaken(reason(error)) from None
         raise
     except SystemError as error:
         # What Python makes of a fatal error that the library raises between two callbacks.
-        raise Refused(str(error.__cause__ or error)) from None
+        raise ProducerTaken(str(error.__cause__ or error)) from None
 
 
 UNFIT = {
@@ -388,7 +390,7 @@ class TooLarge(UnfitRows):
 
 
 @contextmanager
-def _faults(rows: Rows) -> Iterator[None]:
+def _faults(rows: UnitMessages) -> Iterator[None]:
     """Tell which row is too large, and what else the brokers refuse because of the rows."""
     try:
         yield

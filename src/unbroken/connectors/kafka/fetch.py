@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from unbroken.connectors.kafka.client import KafkaError, Options, client, library_log, reason, server_list, settings
-from unbroken.connectors.kafka.positions import Offsets, Partition, name_of
-from unbroken.data.rows.times import YEAR_1_MS, YEAR_9999_MS
+from unbroken.connectors.kafka.positions import PartitionKey, PartitionOffsets, name_of
+from unbroken.data.rows.values.times import YEAR_1_MS, YEAR_9999_MS
 from unbroken.errors import require
 
 log = logging.getLogger(__name__)
@@ -117,19 +117,19 @@ class Fetcher:
         fixed = {**FIXED, "isolation.level": isolation}
         callbacks = {"error_cb": self._noticed, "logger": library_log()}
         self._consumer = self._library.Consumer({**settings(servers, {**DEFAULTS, **options}, fixed), **callbacks})
-        self._partitions: list[Partition] = []
-        self._codes: dict[Partition, int] = {}
+        self._partitions: list[PartitionKey] = []
+        self._codes: dict[PartitionKey, int] = {}
         self._next: Ints = np.zeros(0, np.int64)
         self._reached: Ints = np.zeros(0, np.int64)
         self._kept: list[pa.Table] = []
-        self._paused: list[Partition] = []
+        self._paused: list[PartitionKey] = []
         self._lost: dict[int, str] = {}
 
-    def stands_at(self, offsets: Mapping[Partition, int]) -> bool:
+    def stands_at(self, offsets: Mapping[PartitionKey, int]) -> bool:
         """Whether the records from ``offsets`` on are the next it gives, in each partition that it has."""
         return all(self._next[self._codes[each]] == at for each, at in offsets.items() if each in self._codes)
 
-    def add(self, offsets: Offsets) -> None:
+    def add(self, offsets: PartitionOffsets) -> None:
         """Take more partitions, from the given offsets on; those that it has already stay where they are."""
         added = {each: at for each, at in sorted(offsets.items()) if each not in self._codes}
         if not added:
@@ -142,7 +142,7 @@ class Fetcher:
         self._reached = np.concatenate([self._reached, starts])
         self._consumer.incremental_assign([self._library.TopicPartition(*each, at) for each, at in added.items()])
 
-    def take(self, ranges: Mapping[Partition, tuple[int, int]]) -> tuple[pa.Table, list[Partition]]:
+    def take(self, ranges: Mapping[PartitionKey, tuple[int, int]]) -> tuple[pa.Table, list[PartitionKey]]:
         """The records of all ranges, ordered by topic, partition and offset, and which partition each code means.
 
         Each range begins where this fetcher stands. The table has the columns `CODE`, `OFFSET` and the fields.

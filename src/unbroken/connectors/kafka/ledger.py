@@ -6,22 +6,21 @@ one is there if and only if the others are.
 Each stream has a partition of its own, by the number of its shard. A reader of committed records gets no further than
 the first open transaction of a partition: in a partition that streams shared, the frozen writer of one would keep the
 others from finding out where they are. (Sinks that are given the same ledger do share partitions. That is as right, see
-`Ledger.settle`, only slower when a writer dies.)
+`KafkaLedger.settle`, only slower when a writer dies.)
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from unbroken.connectors.kafka.calls import Deadline, Place
+from unbroken.codecs.codec import Undecodable
+from unbroken.connectors.kafka.calls import CallDeadline, KafkaServers
 from unbroken.connectors.kafka.client import KafkaError, admin_client, client, reason
-from unbroken.connectors.sink_ledger import Mark, own_mark
-from unbroken.data.coverage import Coverage
-from unbroken.protocol.values.run import NO_RUN, Run
+from unbroken.connectors.sink_ledger import SINK_MARK, SinkMark, own_mark
+from unbroken.protocol.values.run import NO_RUN, RunIdentity
 from unbroken.protocol.values.units import UnitHeader
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ TOPIC_SETTINGS = {
 }
 
 
-class Ledger:
+class KafkaLedger:
     """The records of one stream; ``mark`` is the last unit known to be delivered.
 
     It only grows, unless somebody deletes the record (writes one without a value) to let the stream begin again.
@@ -55,34 +54,37 @@ class Ledger:
     """
 
     def __init__(
-        self, place: Place, topic: str, partition: int, key: str, run: Run = NO_RUN, tentative: bool = False
+        self,
+        place: KafkaServers,
+        topic: str,
+        partition: int,
+        key: str,
+        run: RunIdentity = NO_RUN,
+        tentative: bool = False,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.key = key.encode()
         self.run = run
         self.tentative = tentative
-        self.mark: Mark | None = None
+        self.mark: SinkMark | None = None
         self._place = place
         self._consumer: Any = None
         self._onlooker: Any = None
         self._next: int | None = None
 
-    def value(self, mark: Mark) -> bytes:
+    def value(self, mark: SinkMark) -> bytes:
         """The value of the record that says that a unit was delivered."""
-        record: dict[str, Any] = {"unit": mark.number, "run": mark.run}
-        if self.tentative:
-            record |= {"pulse": mark.pulse, "tentative": mark.covered.ranges}
-        return json.dumps(record).encode()
+        return SINK_MARK.encode(mark)
 
-    def after(self, header: UnitHeader) -> Mark:
+    def after(self, header: UnitHeader) -> SinkMark:
         """What the record of a unit says that is not known to be delivered."""
         if self.tentative:
-            return (self._mine or Mark(0, self.run.id)).after(header)
-        return Mark(header.number, self.run.id)
+            return (self._mine or SinkMark(0, self.run.id)).after(header)
+        return SinkMark(header.number, self.run.id)
 
     @property
-    def _mine(self) -> Mark | None:
+    def _mine(self) -> SinkMark | None:
         """What this run has delivered; raises UnbrokenError if the ledger is that of another, not superseded one."""
         remedy = "give the sink another topic with ledger=, or delete this one if its results are not needed"
         return own_mark(self.mark, self.run, f"The ledger {self.topic}", remedy)
@@ -99,7 +101,7 @@ class Ledger:
         mine = self._mine
         return mine is not None and (mine.number >= header.number if header.stable else mine.reach >= header.pulse)
 
-    def refresh(self, deadline: Deadline) -> None:
+    def refresh(self, deadline: CallDeadline) -> None:
         """Read what was committed since the last time, up to the first open transaction."""
         if self._consumer is None:
             self._consumer, self._onlooker = _reader(self._place), _reader(self._place, "read_uncommitted")
@@ -114,13 +116,13 @@ class Ledger:
                 self._take(low, tail, deadline)
         self._next = end
 
-    def busy(self, deadline: Deadline) -> bool:
+    def busy(self, deadline: CallDeadline) -> bool:
         """Whether somebody has a transaction open; for use after ``refresh``, going by what that has seen."""
         return self._high(deadline) > (self._next or 0)
 
-    def lost(self, deadline: Deadline) -> Mark | None:
+    def lost(self, deadline: CallDeadline) -> SinkMark | None:
         """A unit of this stream that is open although ``init_transactions`` of its producer ended what was open."""
-        patience = Deadline(LOST_S)
+        patience = CallDeadline(LOST_S)
         while True:
             self.refresh(deadline)
             mark = self._open_here(deadline)
@@ -128,14 +130,20 @@ class Ledger:
                 return mark
             time.sleep(LOOK_S)
 
-    def settle(self, place: int, deadline: Deadline) -> None:
+    def settle(self, place: int, deadline: CallDeadline) -> None:
         """Read everything before ``place``, where this stream's producer has just written.
 
         Of this stream nothing before it is open, because ``init_transactions`` of the producer ended that. So all that
         the stream has is read; only transactions of other sinks with the same ledger are waited for.
         """
+        seen = False
         while True:
-            self.refresh(deadline)
+            try:
+                self.refresh(deadline)
+            except KafkaError:
+                # The last look has little time left. That it ended without an answer is no fault of the brokers.
+                if not (seen and deadline.over):
+                    raise
             if self._next is not None and self._next >= place:
                 return
             if deadline.over:
@@ -143,9 +151,10 @@ class Ledger:
                     f"The ledger {self.topic} is held up by an open transaction of another sink; it ends by itself "
                     "after its transaction.timeout.ms. Give this sink a topic of its own with ledger=."
                 )
+            seen = True
             time.sleep(LOOK_S)
 
-    def wait_visible(self, place: int, deadline: Deadline) -> None:
+    def wait_visible(self, place: int, deadline: CallDeadline) -> None:
         """Wait until readers get behind ``place``, where this stream's producer has written and committed.
 
         That takes the brokers some milliseconds. Transactions of other sinks with the same ledger are not waited for.
@@ -170,7 +179,7 @@ class Ledger:
             if each is not None:
                 each.close()
 
-    def _take(self, start: int, end: int, deadline: Deadline) -> bool:
+    def _take(self, start: int, end: int, deadline: CallDeadline) -> bool:
         found = False
         for key, mark in _read(self._place, self._consumer, (self.topic, self.partition), (start, end), deadline):
             if key == self.key:
@@ -179,22 +188,22 @@ class Ledger:
                     self.mark = mark
         return found
 
-    def _is_later(self, mark: Mark, known: Mark) -> bool:
+    def _is_later(self, mark: SinkMark, known: SinkMark) -> bool:
         """Whether a record that was read was written after another that is known: within a run neither of these two
         ever goes back, and a superseded run writes nothing after this one has begun."""
         if mark.run == known.run:
             return (mark.number, mark.reach) > (known.number, known.reach)
         return known.run != self.run.id or mark.run not in self.run.supersedes
 
-    def _end(self, deadline: Deadline) -> int:
+    def _end(self, deadline: CallDeadline) -> int:
         """How far readers of committed records get."""
         return _offsets(self._place, self._consumer, (self.topic, self.partition), deadline)[1]
 
-    def _high(self, deadline: Deadline) -> int:
+    def _high(self, deadline: CallDeadline) -> int:
         """Where the partition ends, open transactions included."""
         return _offsets(self._place, self._onlooker, (self.topic, self.partition), deadline)[1]
 
-    def _open_here(self, deadline: Deadline) -> Mark | None:
+    def _open_here(self, deadline: CallDeadline) -> SinkMark | None:
         """The unit whose open transaction ``refresh`` had to stop at, if it is one of this stream."""
         start = self._next
         if start is None or self._high(deadline) <= start:
@@ -205,7 +214,7 @@ class Ledger:
         )
 
 
-def prepare(place: Place, topic: str, partition: int, replication: int, deadline: Deadline) -> None:
+def prepare(place: KafkaServers, topic: str, partition: int, replication: int, deadline: CallDeadline) -> None:
     """Make sure that the ledger and this partition of it are there, and that the brokers will keep its records."""
     admin, kinds, kafka = place.admin(), admin_client(), client()
     while (count := partitions(place, admin, topic, deadline)) <= partition:
@@ -229,7 +238,7 @@ def prepare(place: Place, topic: str, partition: int, replication: int, deadline
     _check_policy(place, admin, topic, deadline)
 
 
-def _check_policy(place: Place, admin: Any, topic: str, deadline: Deadline) -> None:
+def _check_policy(place: KafkaServers, admin: Any, topic: str, deadline: CallDeadline) -> None:
     kinds, kafka = admin_client(), client()
     resource = kinds.ConfigResource(kinds.ConfigResource.Type.TOPIC, topic)
     try:
@@ -245,12 +254,12 @@ def _check_policy(place: Place, admin: Any, topic: str, deadline: Deadline) -> N
         )
 
 
-def partitions(place: Place, admin: Any, topic: str, deadline: Deadline) -> int:
+def partitions(place: KafkaServers, admin: Any, topic: str, deadline: CallDeadline) -> int:
     """How many partitions a topic has; 0 if it is not there."""
     return len(replicas(place, admin, topic, deadline))
 
 
-def replicas(place: Place, admin: Any, topic: str, deadline: Deadline) -> list[int]:
+def replicas(place: KafkaServers, admin: Any, topic: str, deadline: CallDeadline) -> list[int]:
     """How many replicas each partition of a topic has; none if it is not there."""
     with place.explained(f"The topic {topic} cannot be looked up"):
         found = admin.list_topics(topic, timeout=deadline.remaining()).topics[topic]
@@ -259,12 +268,12 @@ def replicas(place: Place, admin: Any, topic: str, deadline: Deadline) -> list[i
     return [] if found.error is not None else [len(each.replicas) for each in found.partitions.values()]
 
 
-def marks(place: Place, topic: str, identity: str, deadline: Deadline) -> dict[str, Mark]:
+def marks(place: KafkaServers, topic: str, identity: str, deadline: CallDeadline) -> dict[str, SinkMark]:
     """The last unit of each stream of a sink; a topic that is not there has none."""
     count = partitions(place, place.admin(), topic, deadline)
     if not count:
         return {}
-    found: dict[str, Mark | None] = {}
+    found: dict[str, SinkMark | None] = {}
     consumer = _reader(place)
     try:
         for partition in range(count):
@@ -278,7 +287,7 @@ def marks(place: Place, topic: str, identity: str, deadline: Deadline) -> dict[s
     return {stream: mark for stream, mark in found.items() if mark is not None}
 
 
-def _reader(place: Place, isolation: str = "read_committed") -> Any:
+def _reader(place: KafkaServers, isolation: str = "read_committed") -> Any:
     """A consumer that belongs to no group."""
     return place.consumer(
         {
@@ -295,7 +304,7 @@ def _reader(place: Place, isolation: str = "read_committed") -> Any:
     )
 
 
-def _offsets(place: Place, consumer: Any, where: tuple[str, int], deadline: Deadline) -> tuple[int, int]:
+def _offsets(place: KafkaServers, consumer: Any, where: tuple[str, int], deadline: CallDeadline) -> tuple[int, int]:
     """Where a partition begins and ends; for readers of committed records it ends where a transaction is open."""
     with place.explained(f"The ledger {where[0]} cannot be read"):
         found = consumer.get_watermark_offsets(client().TopicPartition(*where), timeout=deadline.remaining())
@@ -305,8 +314,8 @@ def _offsets(place: Place, consumer: Any, where: tuple[str, int], deadline: Dead
 
 
 def _read(
-    place: Place, consumer: Any, where: tuple[str, int], span: tuple[int, int], deadline: Deadline
-) -> Iterator[tuple[bytes, Mark | None]]:
+    place: KafkaServers, consumer: Any, where: tuple[str, int], span: tuple[int, int], deadline: CallDeadline
+) -> Iterator[tuple[bytes, SinkMark | None]]:
     """Key and content of the committed records in a span of offsets.
 
     The partition is fetched only while it is read, so that nothing piles up in a client that stands by.
@@ -339,14 +348,12 @@ def _read(
         consumer.unassign()
 
 
-def _mark(value: bytes | None, topic: str) -> Mark | None:
+def _mark(value: bytes | None, topic: str) -> SinkMark | None:
     if value is None:
         return None
     try:
-        record = json.loads(value)
-        covered = Coverage(tuple((int(since), int(pulse)) for since, pulse in record.get("tentative", ())))
-        return Mark(int(record["unit"]), str(record["run"]), int(record.get("pulse", 0)), covered)
-    except (ValueError, KeyError, TypeError):
+        return SINK_MARK.decode(value)
+    except Undecodable as error:
         raise KafkaError(
-            f"The topic {topic} has a record that is none of a ledger ({value[:60]!r}); name another with ledger=."
+            f"The topic {topic} has a record that is none of a ledger: {error}. Name another with ledger=."
         ) from None

@@ -21,7 +21,7 @@ from unbroken.connectors.kafka.client import (
     server_list,
     settings,
 )
-from unbroken.connectors.kafka.positions import Offsets, Partition, Snapshot
+from unbroken.connectors.kafka.positions import KafkaOffsets, PartitionKey, PartitionOffsets
 
 log = logging.getLogger(__name__)
 
@@ -68,13 +68,13 @@ class Lookout:
         self._refusal: str | None = None
         fixed = {"error_cb": self._noticed, "logger": library_log()}
         self._admin = self._admin_library.AdminClient({**settings(servers, options, {}), **fixed})
-        self._partitions: frozenset[Partition] = frozenset()
+        self._partitions: frozenset[PartitionKey] = frozenset()
         self._looked_at = -float("inf")
         self._missing: frozenset[str] = frozenset()
-        self._question: Future[Snapshot] | None = None
+        self._question: Future[KafkaOffsets] | None = None
         self._answering = True
 
-    def look(self, known: Collection[Partition]) -> Snapshot | None:
+    def look(self, known: Collection[PartitionKey]) -> KafkaOffsets | None:
         """What the servers say; None if they do not answer. ``known`` partitions are not asked for their beginning.
 
         Raises
@@ -107,7 +107,7 @@ class Lookout:
         self._refusal = None
         return snapshot
 
-    def all_ends(self, partitions: Collection[Partition]) -> Offsets:
+    def all_ends(self, partitions: Collection[PartitionKey]) -> PartitionOffsets:
         """Where partitions end, with records of open transactions; those that do not answer in time are left out."""
         everything = self._library.IsolationLevel.READ_UNCOMMITTED
         try:
@@ -130,7 +130,7 @@ class Lookout:
         if error.code() in (self._library.KafkaError._AUTHENTICATION, self._library.KafkaError._SSL):
             self._refusal = reason(error)
 
-    def _ask(self, question: Future[Snapshot], known: frozenset[Partition]) -> None:
+    def _ask(self, question: Future[KafkaOffsets], known: frozenset[PartitionKey]) -> None:
         try:
             self._admin.poll(0)
             if self._clock() - self._looked_at >= METADATA_S:
@@ -140,11 +140,11 @@ class Lookout:
             spec = self._admin_library.OffsetSpec
             ends = self._offsets(partitions, spec.latest(), self._isolation, REQUEST_S)
             begins = self._offsets(partitions - known, spec.earliest(), self._isolation, REQUEST_S)
-            question.set_result(Snapshot(partitions, ends, begins))
+            question.set_result(KafkaOffsets(partitions, ends, begins))
         except BaseException as error:
             question.set_exception(error)
 
-    def _by_pattern(self, pattern: re.Pattern[str]) -> frozenset[Partition]:
+    def _by_pattern(self, pattern: re.Pattern[str]) -> frozenset[PartitionKey]:
         topics = self._admin.list_topics(timeout=REQUEST_S).topics
         return frozenset(
             (name, number)
@@ -154,8 +154,8 @@ class Lookout:
             for number in topic.partitions
         )
 
-    def _by_name(self) -> frozenset[Partition]:
-        found: set[Partition] = set()
+    def _by_name(self) -> frozenset[PartitionKey]:
+        found: set[PartitionKey] = set()
         missing: set[str] = set()
         collection = self._library.TopicCollection(list(self._topics))
         for name, answer in self._admin.describe_topics(collection, request_timeout=REQUEST_S).items():
@@ -176,13 +176,15 @@ class Lookout:
         self._missing = frozenset(missing)
         return frozenset(found)
 
-    def _offsets(self, partitions: Iterable[Partition], spec: Any, isolation: Any, deadline_s: float) -> Offsets:
+    def _offsets(
+        self, partitions: Iterable[PartitionKey], spec: Any, isolation: Any, deadline_s: float
+    ) -> PartitionOffsets:
         """One request to each server; partitions for which there is no answer are left out."""
         wanted = {self._library.TopicPartition(*partition): spec for partition in sorted(partitions)}
         if not wanted:
             return {}
         answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=deadline_s)
-        found: Offsets = {}
+        found: PartitionOffsets = {}
         failure: BaseException | None = None
         for partition, answer in answers.items():
             try:

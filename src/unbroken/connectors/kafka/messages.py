@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from unbroken.connectors.kafka.client import UnfitRows, is_topic
-from unbroken.data.rows.json_output import SLICE_ROWS, json_lines, json_values
+from unbroken.data.rows.json.output import SLICE_ROWS, json_lines, json_values
 
 Headers = list[tuple[str, str | bytes | None]]
 
@@ -19,7 +19,7 @@ RAW_KEY, RAW_VALUE = "key", "value"
 """The columns of the raw format; Spark's own Kafka sink takes the same."""
 
 
-class Message(NamedTuple):
+class KafkaMessage(NamedTuple):
     """What becomes of a row."""
 
     topic: str
@@ -66,7 +66,7 @@ class RowFormat:
                 f"{RAW_VALUE} are written. Leave it out in the segment, or use format='json'."
             )
 
-    def messages(self, table: pa.Table, headers: Headers) -> Iterator[Message]:
+    def messages(self, table: pa.Table, headers: Headers) -> Iterator[KafkaMessage]:
         """The rows in their order; ``headers`` are added to each. Some thousand rows are held encoded at a time."""
         self.check(table.column_names)
         # Slices of the same rows as in json_lines.
@@ -79,7 +79,7 @@ class RowFormat:
                 self._keys(part),
                 self._headers(part, headers),
             )
-            yield from map(Message._make, zip(*columns, strict=True))
+            yield from map(KafkaMessage._make, zip(*columns, strict=True))
 
     def _json(self, table: pa.Table) -> Iterator[list[bytes]]:
         shown = [name for name in table.column_names if name not in (self.topic_column, self.headers)]

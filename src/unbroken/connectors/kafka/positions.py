@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from unbroken.connectors.base import Position
 from unbroken.connectors.kafka.client import KafkaError
 
-Partition = tuple[str, int]
+PartitionKey = tuple[str, int]
 """Topic and number."""
 
-Offsets = dict[Partition, int]
+PartitionOffsets = dict[PartitionKey, int]
 
 EARLIEST, LATEST = -2, -1
 """Stand for an offset, as in Spark's startingOffsets."""
 
 
-def to_position(offsets: Mapping[Partition, int]) -> Position:
+def to_position(offsets: Mapping[PartitionKey, int]) -> Position:
     """The JSON form of offsets, the same for the same offsets."""
     position: dict[str, dict[str, int]] = {}
     for topic, number in sorted(offsets):
@@ -31,7 +31,7 @@ def to_position(offsets: Mapping[Partition, int]) -> Position:
     return position
 
 
-def to_offsets(position: Position | None) -> Offsets:
+def to_offsets(position: Position | None) -> PartitionOffsets:
     """The offsets in a position; none if there is none."""
     return {
         (topic, int(number)): int(offset)
@@ -40,12 +40,12 @@ def to_offsets(position: Position | None) -> Offsets:
     }
 
 
-def name_of(partition: Partition) -> str:
+def name_of(partition: PartitionKey) -> str:
     """How a partition is written in messages and origins: ``orders[3]``."""
     return f"{partition[0]}[{partition[1]}]"
 
 
-def ranges(start: Position | None, end: Position) -> dict[Partition, tuple[int, int]]:
+def ranges(start: Position | None, end: Position) -> dict[PartitionKey, tuple[int, int]]:
     """The partitions that have something to read between two positions: first offset, and the one after the last."""
     before, after = to_offsets(start), to_offsets(end)
     both = sorted(before.keys() & after.keys())
@@ -53,16 +53,16 @@ def ranges(start: Position | None, end: Position) -> dict[Partition, tuple[int, 
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class KafkaOffsets:
     """What the servers said at one moment.
 
     ``partitions`` are those that exist. ``ends`` has the offset after the last one that may be read, ``begins`` the
     first that is there, asked only of partitions that were not known. Partitions without a leader are in neither.
     """
 
-    partitions: frozenset[Partition]
-    ends: Mapping[Partition, int]
-    begins: Mapping[Partition, int] = field(default_factory=dict)
+    partitions: frozenset[PartitionKey]
+    ends: Mapping[PartitionKey, int]
+    begins: Mapping[PartitionKey, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class Start:
     """
 
     otherwise: int = EARLIEST
-    given: Mapping[Partition, int] = field(default_factory=dict)
+    given: Mapping[PartitionKey, int] = field(default_factory=dict)
 
 
-def first_offsets(start: Start, snapshot: Snapshot) -> Offsets | None:
+def first_offsets(start: Start, snapshot: KafkaOffsets) -> PartitionOffsets | None:
     """The first position; None as long as it cannot be told.
 
     It has all partitions whose offset is given, whether they are there or not, so that nobody has to remember them.
@@ -89,7 +89,7 @@ def first_offsets(start: Start, snapshot: Snapshot) -> Offsets | None:
     KafkaError
         If records from a given offset on are not there any more.
     """
-    found: Offsets = {each: offset for each, offset in start.given.items() if offset >= 0}
+    found: PartitionOffsets = {each: offset for each, offset in start.given.items() if offset >= 0}
     for partition, offset in found.items():
         earliest = snapshot.begins.get(partition, 0)
         if offset < earliest:
@@ -109,12 +109,14 @@ def first_offsets(start: Start, snapshot: Snapshot) -> Offsets | None:
     return found
 
 
-def new_partitions(snapshot: Snapshot, known: Mapping[Partition, int]) -> Offsets:
+def new_partitions(snapshot: KafkaOffsets, known: Mapping[PartitionKey, int]) -> PartitionOffsets:
     """Where partitions begin that are not ``known`` yet; those whose beginning cannot be told are left for later."""
     return {each: at for each, at in snapshot.begins.items() if each not in known}
 
 
-def advance(known: Mapping[Partition, int], ends: Mapping[Partition, int], limit: int, turn: int) -> Offsets:
+def advance(
+    known: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int], limit: int, turn: int
+) -> PartitionOffsets:
     """The position after ``known`` with at most ``limit`` more offsets; ends before ``known`` change nothing."""
     partitions = sorted(known)
     waiting = [max(0, ends.get(each, 0) - known[each]) for each in partitions]

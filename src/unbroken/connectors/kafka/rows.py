@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from unbroken.connectors.kafka.fetch import CODE, HEADERS, OFFSET, TIMES
-from unbroken.connectors.kafka.positions import Partition, name_of
+from unbroken.connectors.kafka.positions import PartitionKey, name_of
 from unbroken.data.rows.budget import BAD_ROWS, DECODED_FACTOR, RAW_CHARS
-from unbroken.data.rows.elements import elements
-from unbroken.data.rows.json_lines import JsonFormat
-from unbroken.data.rows.line_scan import Lines, bad_row, scan_indexed, why_line
+from unbroken.data.rows.json.elements import elements
+from unbroken.data.rows.json.lines import JsonFormat
 from unbroken.data.rows.parsed import BadRow, Rows
+from unbroken.data.rows.text.line_scan import Lines, bad_row, scan_indexed, why_line
 
 METADATA: Mapping[str, pa.DataType] = {
     "key": pa.binary(),
@@ -45,7 +45,7 @@ _SPACES = np.frombuffer(b" \t\r", np.uint8)
 Offsets64 = npt.NDArray[np.int64]
 
 
-def metadata_column(table: pa.Table, partitions: Sequence[Partition], name: str) -> pa.ChunkedArray:
+def metadata_column(table: pa.Table, partitions: Sequence[PartitionKey], name: str) -> pa.ChunkedArray:
     """A column of `METADATA` for fetched records."""
     if name == "offset":
         return table.column(OFFSET)
@@ -56,7 +56,9 @@ def metadata_column(table: pa.Table, partitions: Sequence[Partition], name: str)
     return table.column(name)
 
 
-def raw_rows(table: pa.Table, partitions: Sequence[Partition], metadata: Mapping[str, str], schema: pa.Schema) -> Rows:
+def raw_rows(
+    table: pa.Table, partitions: Sequence[PartitionKey], metadata: Mapping[str, str], schema: pa.Schema
+) -> Rows:
     """Key, value and ``metadata`` (from its names to those of the columns)."""
     columns = [table.column("key"), table.column("value")]
     columns += [metadata_column(table, partitions, name) for name in metadata]
@@ -71,7 +73,7 @@ class JsonRows:
         self._metadata = dict(metadata)
         self._skip_null = skip_null
 
-    def rows(self, table: pa.Table, partitions: Sequence[Partition], schema: pa.Schema) -> Rows:
+    def rows(self, table: pa.Table, partitions: Sequence[PartitionKey], schema: pa.Schema) -> Rows:
         """``schema`` is that of the whole row; records that cannot be read are bad rows, in their order."""
         values = _one_array(table.column("value"))
         there = np.flatnonzero(np.asarray(values.is_valid().to_numpy(zero_copy_only=False)))
@@ -89,7 +91,7 @@ class JsonRows:
         bad = tuple(self._bad(table, values, partitions, i) for i in places[:BAD_ROWS].tolist())
         return Rows(pa.Table.from_arrays(columns, schema=schema), bad, len(places))
 
-    def _bad(self, table: pa.Table, values: pa.Array, partitions: Sequence[Partition], i: int) -> BadRow:
+    def _bad(self, table: pa.Table, values: pa.Array, partitions: Sequence[PartitionKey], i: int) -> BadRow:
         partition = partitions[table.column(CODE)[i].as_py()]
         value = values[i].as_py()
         origin = f"{name_of(partition)}@{table.column(OFFSET)[i].as_py()}"

@@ -9,12 +9,13 @@ from typing import Literal
 import pyarrow as pa
 
 from unbroken.connectors.base import SinkConnector, SinkWriter
-from unbroken.connectors.kafka.calls import Deadline, Place
+from unbroken.connectors.kafka.calls import CallDeadline, KafkaServers
 from unbroken.connectors.kafka.client import KafkaError, Options, client_problems, is_topic, server_list
-from unbroken.connectors.kafka.delivery import Lane, Repeats, Transactions
-from unbroken.connectors.kafka.ledger import Ledger, marks, prepare, replicas
-from unbroken.connectors.kafka.messages import Headers, Message, RowFormat
-from unbroken.connectors.sink_ledger import Mark, stream_name
+from unbroken.connectors.kafka.delivery import Repeats, StreamDelivery, Transactions
+from unbroken.connectors.kafka.ledger import KafkaLedger, marks, prepare, replicas
+from unbroken.connectors.kafka.messages import Headers, KafkaMessage, RowFormat
+from unbroken.connectors.sink_ledger import SinkMark, stream_name
+from unbroken.errors import Flaw
 from unbroken.protocol.values.ids import fork_of, segment_of
 from unbroken.protocol.values.units import UnitHeader
 from unbroken.quantities import is_number, shown
@@ -121,40 +122,42 @@ class KafkaSink(SinkConnector):
         self.options: Options = declared(options)
         self.rows = RowFormat(topic, format, (key,) if isinstance(key, str) else tuple(key), topic_column, headers)
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Flaw]:
         timed = is_number(self.options.get(TIMEOUT, 0))
         options = {name: value for name, value in self.options.items() if timed or name != TIMEOUT}
         found = client_problems(self.servers, options, RESERVED)
         rows = self.rows
         if self.topic is None and rows.topic_column is None:
-            found.append("The Kafka sink has no topic; give topic=, or topic_column= for a topic of each row.")
+            found.append(Flaw("The Kafka sink has no topic", "give topic=, or topic_column= for a topic of each row"))
         elif self.topic is not None and not is_topic(self.topic):
-            found.append(f"topic is {self.topic!r}, which Kafka does not take as a name; {_NAMES}.")
+            found.append(Flaw(f"topic is {self.topic!r}, which Kafka does not take as a name", _NAMES))
         if rows.kind not in ("json", "raw"):
-            found.append(f"format is {rows.kind!r}; give 'json' or 'raw'.")
+            found.append(Flaw(f"format is {rows.kind!r}", "give 'json' or 'raw'"))
         if rows.kind == "raw" and len(rows.key) > 1:
-            found.append("With format='raw' the key is one column; give one, or use format='json'.")
+            found.append(Flaw("With format='raw' the key is one column", "give one, or use format='json'"))
         if not timed:
-            found.append(f"The option {TIMEOUT} is {shown(self.options[TIMEOUT])}; give a number of milliseconds.")
+            found.append(
+                Flaw(f"The option {TIMEOUT} is {shown(self.options[TIMEOUT])}", "give a number of milliseconds")
+            )
         if any(not isinstance(name, str) or not name for name in rows.key):
-            found.append(f"key is {rows.key!r}; give the name of a column, or a list of names.")
+            found.append(Flaw(f"key is {rows.key!r}", "give the name of a column, or a list of names"))
         if self.tentative and not self.idempotent:
-            found.append("tentative=True needs the ledger to know what is there; leave exactly_once=False out.")
+            found.append(Flaw("tentative=True needs the ledger to know what is there", "leave exactly_once=False out"))
         return found + (self._ledger_problems() if self.idempotent else [])
 
-    def _ledger_problems(self) -> list[str]:
+    def _ledger_problems(self) -> list[Flaw]:
         if self.ledger is None:
             missing = self.topic is None and self.rows.topic_column is not None
-            return ["With topic_column alone the ledger has no name; give ledger=."] if missing else []
+            return [Flaw("With topic_column alone the ledger has no name", "give ledger=")] if missing else []
         if self.ledger == self.topic:
-            return [f"ledger and topic are both {self.topic!r}; the ledger has to be a topic of its own."]
+            return [Flaw(f"ledger and topic are both {self.topic!r}", "the ledger has to be a topic of its own")]
         if not is_topic(self.ledger) and (self.topic is None or is_topic(self.topic)):
-            return [f"ledger is {self.ledger!r}, which Kafka does not take as a name; {_NAMES}."]
+            return [Flaw(f"ledger is {self.ledger!r}, which Kafka does not take as a name", _NAMES)]
         return []
 
     @property
-    def place(self) -> Place:
-        return Place(server_list(self.servers), self.options)
+    def place(self) -> KafkaServers:
+        return KafkaServers(server_list(self.servers), self.options)
 
     def occupied(self) -> str | None:
         found = self._marks()
@@ -168,17 +171,17 @@ class KafkaSink(SinkConnector):
     def runs(self) -> frozenset[str]:
         return frozenset(mark.run for mark in self._marks().values())
 
-    def _marks(self) -> dict[str, Mark]:
+    def _marks(self) -> dict[str, SinkMark]:
         if not self.idempotent or self.ledger is None:
             return {}
-        return marks(self.place, self.ledger, self.identity, Deadline(LOOK_UP_S))
+        return marks(self.place, self.ledger, self.identity, CallDeadline(LOOK_UP_S))
 
     def open(self, flow_dir: Path) -> KafkaSinkWriter:
         return KafkaSinkWriter(self)
 
 
 class KafkaSinkWriter(SinkWriter):
-    """Hands the units of each stream to its `Lane`; connects with the first unit that has rows.
+    """Hands the units of each stream to its `StreamDelivery`; connects with the first unit that has rows.
 
     A unit without rows leaves no trace: delivering it again changes nothing either. Only where there are tentative ones
     the ledger has to know of it; and one that corrects some is a message without a value, which says that these are
@@ -188,7 +191,7 @@ class KafkaSinkWriter(SinkWriter):
     def __init__(self, sink: KafkaSink, at: Callable[[str], None] = lambda _: None) -> None:
         self._sink = sink
         self._at = at
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, StreamDelivery] = {}
 
     def deliver(self, header: UnitHeader, table: pa.Table) -> bool:
         return self._deliver(header, table) if table.num_rows or self._sink.tentative else True
@@ -203,7 +206,7 @@ class KafkaSinkWriter(SinkWriter):
         if stream not in self._lanes:
             self._lanes[stream] = self._lane(stream, header.stream.producer.index)
 
-        def rows(corrects: bool) -> Iterable[Message]:
+        def rows(corrects: bool) -> Iterable[KafkaMessage]:
             headers = self._headers(header, corrects)
             if corrects and not table.num_rows:
                 return self._void(header, headers)
@@ -224,7 +227,7 @@ class KafkaSinkWriter(SinkWriter):
         }
         return [(name, value.encode()) for name, value in told.items() if value]
 
-    def _void(self, header: UnitHeader, headers: Headers) -> list[Message]:
+    def _void(self, header: UnitHeader, headers: Headers) -> list[KafkaMessage]:
         """What is written of a unit without rows that takes the place of tentative ones: there is nothing instead.
 
         It needs a key, since a compacted topic takes no message without one. Where every row names its topic, there is
@@ -232,29 +235,29 @@ class KafkaSinkWriter(SinkWriter):
         """
         producer, topic = header.stream.producer, self._sink.topic
         key = f"{VOID_KEY}/{segment_of(producer.part)}.{producer.index}"
-        return [] if topic is None else [Message(topic, None, key.encode(), headers)]
+        return [] if topic is None else [KafkaMessage(topic, None, key.encode(), headers)]
 
     def close(self) -> None:
         while self._lanes:
             self._lanes.popitem()[1].close()
 
-    def _lane(self, stream: str, shard: int) -> Lane:
+    def _lane(self, stream: str, shard: int) -> StreamDelivery:
         sink, place = self._sink, self._sink.place
         timeout_ms = float(str(sink.options.get(TIMEOUT, TRANSACTION_TIMEOUT_MS)))
-        deadline = Deadline(timeout_ms / 1000)
+        deadline = CallDeadline(timeout_ms / 1000)
         copies = self._copies(place, deadline)
         if not sink.idempotent:
             return Repeats(place, deadline.seconds)
         if sink.ledger is None:
             raise KafkaError("The Kafka sink has no ledger; give ledger=.")
         prepare(place, sink.ledger, shard, copies, deadline)
-        ledger = Ledger(place, sink.ledger, shard, f"{sink.identity}/{stream}", sink.run, sink.tentative)
+        ledger = KafkaLedger(place, sink.ledger, shard, f"{sink.identity}/{stream}", sink.run, sink.tentative)
         # With the ledger's name, so that two runs of a flow that write to different topics do not meet.
         identifier = f"unbroken/{sink.ledger}/{sink.identity}/{stream}"
         topics = frozenset({sink.topic} if sink.topic is not None and sink.tentative else ())
         return Transactions(place, deadline.seconds, ledger, identifier, topics, self._at)
 
-    def _copies(self, place: Place, deadline: Deadline) -> int:
+    def _copies(self, place: KafkaServers, deadline: CallDeadline) -> int:
         """How often the topic is replicated, so that the ledger will be as safe; -1 leaves that to the brokers."""
         sink = self._sink
         if sink.topic is None:

@@ -16,7 +16,7 @@ from unbroken.connectors.kafka.lookout import Lookout
 from unbroken.connectors.kafka.positions import (
     EARLIEST,
     LATEST,
-    Partition,
+    PartitionKey,
     Start,
     advance,
     first_offsets,
@@ -30,6 +30,7 @@ from unbroken.connectors.kafka.rows import METADATA, JsonRows, raw_rows
 from unbroken.connectors.kafka.spark_checkpoint import SparkCheckpoint
 from unbroken.data.rows.parsed import Rows
 from unbroken.data.schema import arrow_schema, parse_schema
+from unbroken.errors import Flaw
 from unbroken.quantities import number_problems
 from unbroken.security.secret import declared
 
@@ -149,7 +150,7 @@ class Kafka(SourceConnector):
         types = _metadata_types()
         return StructType([*columns, *(StructField(self.metadata[n], types[n]) for n in self._known_metadata())])
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Flaw]:
         found = client_problems(self.servers, self.options, RESERVED)
         topics = self._topic_problems()
         found += topics
@@ -159,7 +160,7 @@ class Kafka(SourceConnector):
         choices = (("format", FORMATS), ("isolation", ISOLATIONS), ("tombstones", TOMBSTONES))
         for name, allowed in choices:
             if getattr(self, name) not in allowed:
-                found.append(f"{name} is {getattr(self, name)!r}; use one of {', '.join(allowed)}.")
+                found.append(Flaw(f"{name} is {getattr(self, name)!r}", f"use one of {', '.join(allowed)}"))
         return found + number_problems(self, ("max_records_per_pulse", "max_bytes_per_pulse"))
 
     def open(self) -> KafkaReader:
@@ -190,54 +191,60 @@ class Kafka(SourceConnector):
     def _known_metadata(self) -> list[str]:
         return [name for name in self.metadata if name in METADATA and not (self.format == "raw" and name == "key")]
 
-    def _topic_problems(self) -> list[str]:
+    def _topic_problems(self) -> list[Flaw]:
         found = []
         if self.pattern is None and not self.topics:
-            found.append("There are no topics; name them, or give a pattern for their names.")
+            found.append(Flaw("There are no topics", "name them, or give a pattern for their names"))
         if self.pattern is not None and self.topics:
-            found.append("Both topics and a pattern are given; give one of them.")
+            found.append(Flaw("Both topics and a pattern are given", "give one of them"))
         for topic in self.topics:
             if not is_topic(topic):
-                found.append(f"{topic!r} cannot be a topic; use letters, digits, '.', '_' and '-', or give a pattern.")
+                found.append(
+                    Flaw(f"{topic!r} cannot be a topic", "use letters, digits, '.', '_' and '-', or give a pattern")
+                )
         if self.pattern is not None:
             try:
                 re.compile(self.pattern)
             except (re.error, TypeError) as error:
-                found.append(f"The pattern {self.pattern!r} is no regular expression ({error}); correct it.")
+                found.append(Flaw(f"The pattern {self.pattern!r} is no regular expression ({error})", "correct it"))
         return found
 
-    def _column_problems(self) -> list[str]:
+    def _column_problems(self) -> list[Flaw]:
         found = []
         if self.format == "json" and self.value_schema is None:
-            found.append("format='json' has no schema; give the columns, such as schema='shop string, amount long'.")
+            found.append(
+                Flaw("format='json' has no schema", "give the columns, such as schema='shop string, amount long'")
+            )
         if self.format == "raw" and self.value_schema is not None:
-            found.append("format='raw' has a schema; leave it out, or say format='json' to have values parsed.")
+            found.append(Flaw("format='raw' has a schema", "leave it out, or say format='json' to have values parsed"))
         for name in self.metadata:
             if name not in METADATA:
-                found.append(f"There is no metadata {name!r}; use some of {', '.join(METADATA)}.")
+                found.append(Flaw(f"There is no metadata {name!r}", f"use some of {', '.join(METADATA)}"))
         if self.format == "raw" and self.metadata.get("key", "key") != "key":
-            found.append("format='raw' has the column key already; leave it out of metadata.")
+            found.append(Flaw("format='raw' has the column key already", "leave it out of metadata"))
         names = [name.lower() for name in self.schema.names]
         for name in sorted({name for name in names if names.count(name) > 1}):
-            found.append(f"There are two columns {name!r}; rename one: metadata={{'{name}': 'kafka_{name}'}}.")
+            found.append(Flaw(f"There are two columns {name!r}", f"rename one: metadata={{'{name}': 'kafka_{name}'}}"))
         return found
 
-    def _start_problems(self) -> list[str]:
+    def _start_problems(self) -> list[Flaw]:
         if isinstance(self.start, SparkCheckpoint):
             return self.start.problems()
         help_ = "use 'earliest', 'latest', {topic: {partition: offset}} or SparkCheckpoint(path)"
         if isinstance(self.start, str):
-            return [] if self.start in STARTS else [f"start is {self.start!r}; {help_}."]
+            return [] if self.start in STARTS else [Flaw(f"start is {self.start!r}", help_)]
         if not isinstance(self.start, Mapping) or not all(isinstance(each, Mapping) for each in self.start.values()):
-            return [f"start is {self.start!r}; {help_}."]
+            return [Flaw(f"start is {self.start!r}", help_)]
         found = []
         for topic, partitions in self.start.items():
             if not is_topic(topic) or not self._reads(topic):
-                found.append(f"start names the topic {topic!r}, which is not read; correct its name or leave it out.")
+                found.append(
+                    Flaw(f"start names the topic {topic!r}, which is not read", "correct its name or leave it out")
+                )
             for number, offset in partitions.items():
                 if not str(number).isdecimal() or type(offset) is not int or offset < EARLIEST:
                     found.append(
-                        f"start has {number!r}: {offset!r} for {topic}; give the partition's number and offset."
+                        Flaw(f"start has {number!r}: {offset!r} for {topic}", "give the partition's number and offset")
                     )
         return found
 
@@ -268,7 +275,7 @@ class KafkaReader(SourceReader):
         self._fetcher: Fetcher | None = None
         self._turn = 0
         self._record_bytes: float | None = None
-        self._behind: dict[Partition, float] = {}
+        self._behind: dict[PartitionKey, float] = {}
         self._stopped = threading.Event()
         self._reading = threading.Lock()
 
@@ -327,7 +334,9 @@ class KafkaReader(SourceReader):
         before = self._record_bytes or 1.0
         self._record_bytes = max(record_bytes, 0.9 * before, 1.0)
 
-    def _check_behind(self, lookout: Lookout, known: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
+    def _check_behind(
+        self, lookout: Lookout, known: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
+    ) -> None:
         now = self._clock()
         behind = [each for each, at in known.items() if ends.get(each, at) < at]
         self._behind = {each: self._behind.get(each, now) for each in behind}
@@ -341,7 +350,7 @@ class KafkaReader(SourceReader):
                     "skipped without you: restore the topic, or start the flow anew (--fresh)."
                 )
 
-    def _fetcher_at(self, offsets: dict[Partition, int]) -> Fetcher:
+    def _fetcher_at(self, offsets: dict[PartitionKey, int]) -> Fetcher:
         if self._fetcher is not None and not self._fetcher.stands_at(offsets):
             self._drop()
         if self._fetcher is None:

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.fs
 
 from unbroken.connectors.kafka.client import KafkaError
-from unbroken.connectors.kafka.positions import Offsets
+from unbroken.connectors.kafka.positions import PartitionOffsets
 from unbroken.connectors.location import scheme_of, unclear
+from unbroken.errors import Flaw
 
 SCHEMES = ("file", "s3", "gs", "hdfs", "viewfs", "abfs", "abfss")
 """The file systems of pyarrow."""
@@ -44,7 +45,7 @@ class SparkCheckpoint:
     path: str | os.PathLike[str]
     source: int | str | None = None
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Flaw]:
         """What is wrong with the path, as a sentence with a remedy."""
         found = unclear(self.path, "The path of the checkpoint")
         if found:
@@ -53,9 +54,9 @@ class SparkCheckpoint:
         if scheme is None or (scheme in SCHEMES and "://" in os.fspath(self.path)):
             return []
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        return [f"The checkpoint {os.fspath(self.path)} cannot be read; give a path, or a URL with {known}."]
+        return [Flaw(f"The checkpoint {os.fspath(self.path)} cannot be read", f"give a path, or a URL with {known}")]
 
-    def offsets(self) -> Offsets:
+    def offsets(self) -> PartitionOffsets:
         """The offsets after the last committed micro-batch.
 
         Raises
@@ -108,7 +109,7 @@ class SparkCheckpoint:
         # Beside the batches there are checksums and files that were not finished.
         return {int(each.base_name) for each in found if each.base_name.isdecimal()}
 
-    def _choose(self, sources: dict[str, str], where: str) -> Offsets:
+    def _choose(self, sources: dict[str, str], where: str) -> PartitionOffsets:
         kafka = {name: offsets for name, text in sources.items() if (offsets := _kafka_offsets(text)) is not None}
         if self.source is None:
             if len(kafka) == 1:
@@ -152,7 +153,7 @@ def _sources(text: str, where: str) -> dict[str, str]:
     return {name: offset for name, _, offset in pairs}
 
 
-def _kafka_offsets(text: str) -> Offsets | None:
+def _kafka_offsets(text: str) -> PartitionOffsets | None:
     """``{"orders": {"0": 12}}`` as offsets; None if it is something else."""
     if text == NOTHING_READ:
         return None
@@ -174,5 +175,5 @@ def _not_an_offset(value: object) -> bool:
     raise ValueError(f"{value!r} is not an offset")
 
 
-def _topics(offsets: Offsets) -> str:
+def _topics(offsets: PartitionOffsets) -> str:
     return ", ".join(sorted({topic for topic, _ in offsets}))

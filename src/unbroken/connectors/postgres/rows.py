@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
-from unbroken.data.rows.json_output import in_years, json_values
+from unbroken.data.rows.json.output import in_years, json_values
 from unbroken.errors import Unfit
 
 BATCH_ROWS = 16_384

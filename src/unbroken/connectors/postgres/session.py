@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from unbroken.errors import UnbrokenError
+from unbroken.errors import Flaw, UnbrokenError
 from unbroken.security.secret import HIDDEN, Secret, masked
 
 if TYPE_CHECKING:
@@ -23,27 +23,27 @@ _SECRETS = ("password", "sslpassword")
 
 
 @dataclass(frozen=True, repr=False)
-class Address:
+class DatabaseAddress:
     """Where a database is, in libpq's words: a URL or ``key=value`` pairs; and the reference to its password."""
 
     url: str
     password: Secret | None = None
 
-    def problem(self) -> str | None:
+    def problem(self) -> Flaw | None:
         """Why it cannot be used, without showing it: what is wrong may be the password's place."""
         try:
             import psycopg  # noqa: F401
         except ImportError:  # Also if the package is there and libpq is not.
-            return "PostgreSQL needs the package psycopg; install it with pip install 'unbroken[postgres]'"
+            return Flaw("PostgreSQL needs the package psycopg", "install it with pip install 'unbroken[postgres]'")
         if self._parts() is None:
-            return (
-                "The address of PostgreSQL cannot be read; write postgresql://user@host:5432/database, "
-                "leave the password out of it"
+            return Flaw(
+                "The address of PostgreSQL cannot be read",
+                "write postgresql://user@host:5432/database, leave the password out of it",
             )
         if any((self._parts() or {}).get(name) for name in _SECRETS):
-            return (
-                "The address of PostgreSQL holds a password, which would be stored with the flow's file; leave it out "
-                "and write password=Secret.env('PGPASSWORD') or Secret.file('/path')"
+            return Flaw(
+                "The address of PostgreSQL holds a password, which would be stored with the flow's file",
+                "leave it out and write password=Secret.env('PGPASSWORD') or Secret.file('/path')",
             )
         return None
 
@@ -87,7 +87,7 @@ class Address:
         return None if torn else parts
 
 
-def connect(address: Address, name: str, timeout_s: float) -> psycopg.Connection:
+def connect(address: DatabaseAddress, name: str, timeout_s: float) -> psycopg.Connection:
     """Connect, with settings on which neither the rows nor the guarantee depend on how the server is set up.
 
     A statement ends after ``timeout_s``, and so does a session that is in a transaction and hears nothing. A commit is

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from unbroken.connectors.base import SinkConnector, SinkWriter
+from unbroken.connectors.failures import is_passing
 from unbroken.connectors.postgres.rows import copy_data, unfit_text
-from unbroken.connectors.postgres.session import Address, connect, deadline
+from unbroken.connectors.postgres.session import DatabaseAddress, connect, deadline
 from unbroken.connectors.postgres.statements import Statements, found_by_key, reach_of, statements
 from unbroken.connectors.postgres.table import (
     Status,
@@ -25,8 +26,7 @@ from unbroken.connectors.postgres.table import (
     runs_of,
 )
 from unbroken.connectors.sink_ledger import is_delivered, own_mark, stream_name
-from unbroken.errors import UnbrokenError, Unfit
-from unbroken.protocol.ingress.quarantine import is_passing
+from unbroken.errors import Flaw, UnbrokenError, Unfit
 from unbroken.protocol.values.units import UnitHeader
 from unbroken.quantities import is_number, shown
 from unbroken.security.secret import Secret, reference
@@ -87,7 +87,7 @@ class PostgreSQL(SinkConnector):
         status: str | None = None,
         password: Secret | Mapping[str, str] | None = None,
     ) -> None:
-        self.address = Address(url, reference(password))
+        self.address = DatabaseAddress(url, reference(password))
         self.table = table
         self.mode = mode
         self.key = (key,) if isinstance(key, str) else tuple(key)
@@ -105,22 +105,24 @@ class PostgreSQL(SinkConnector):
     def upsert(self) -> Upsert | None:
         return Upsert(self.key, self.latest) if self.mode == "upsert" else None
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Flaw]:
         address = self.address.problem()
-        found = [f"{address}."] if address is not None else []
+        found = [address] if address is not None else []
         for what, name in (("table", self.table), ("ledger", self.ledger)):
             if not all(name_parts(name)) or len(name_parts(name)) > 2:
-                found.append(f"The {what} is {name!r}; write its name, or schema.name.")
+                found.append(Flaw(f"The {what} is {name!r}", "write its name, or schema.name"))
         if self.mode not in MODES:
-            found.append(f"The mode is {self.mode!r}; write one of {', '.join(MODES)}.")
+            found.append(Flaw(f"The mode is {self.mode!r}", f"write one of {', '.join(MODES)}"))
         elif self.mode == "upsert" and not self.key:
-            found.append("mode='upsert' has no key; name the columns that tell rows apart: key=[...].")
+            found.append(Flaw("mode='upsert' has no key", "name the columns that tell rows apart: key=[...]"))
         elif self.mode == "append" and (self.key or self.latest):
-            found.append("key and latest mean nothing with mode='append'; leave them out, or write mode='upsert'.")
+            found.append(
+                Flaw("key and latest mean nothing with mode='append'", "leave them out, or write mode='upsert'")
+            )
         if self.status is not None and (not self.status.column or self.status.column in (*self.key, self.latest)):
-            found.append(f"The status is {self.status.column!r}; name a column that the results do not have.")
+            found.append(Flaw(f"The status is {self.status.column!r}", "name a column that the results do not have"))
         if not is_number(self.timeout) or self.timeout <= 0:
-            found.append(f"The timeout is {shown(self.timeout)} s; give a number of seconds above 0.")
+            found.append(Flaw(f"The timeout is {shown(self.timeout)} s", "give a number of seconds above 0"))
         return found
 
     def runs(self) -> frozenset[str]:

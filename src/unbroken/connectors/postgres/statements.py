@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from unbroken.connectors.postgres.table import Column, Status, Upsert, identifier, name_list, raw
 from unbroken.connectors.sink_ledger import stream_name
-from unbroken.protocol.values.run import Run
+from unbroken.protocol.values.run import RunIdentity
 from unbroken.protocol.values.units import UnitHeader
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Statements:
     upsert: Upsert | None
     status: Status | None
 
-    def put(self, sink: str, run: Run, header: UnitHeader) -> Composed:
+    def put(self, sink: str, run: RunIdentity, header: UnitHeader) -> Composed:
         """Take the unit's place in the ledger, write the rows if it was free, and commit: one message.
 
         The last of its answers that has a row is 1 then, and 0 if the place was taken: by a unit of ``run`` that is not
@@ -80,7 +80,7 @@ class Statements:
         taken = SQL("{} RETURNING 1").format(self._reached(sink, stream, run, header))
         return SQL("; ").join([lock, remove, self._write(taken, given)])
 
-    def _take(self, sink: str, stream: str, run: Run, header: UnitHeader) -> Composed:
+    def _take(self, sink: str, stream: str, run: RunIdentity, header: UnitHeader) -> Composed:
         """Enter a stable unit, unless it or a later one is there; what a superseded run has left is begun anew."""
         from psycopg.sql import SQL
 
@@ -90,7 +90,7 @@ class Statements:
             "WHERE (known.run = excluded.run AND known.number < excluded.number) OR known.run = ANY({}) RETURNING 1"
         ).format(identifier(self.ledger), sink, stream, header.number, run.id, sorted(run.supersedes))
 
-    def _lock(self, sink: str, entry: str, run: Run) -> Composed:
+    def _lock(self, sink: str, entry: str, run: RunIdentity) -> Composed:
         from psycopg.sql import SQL
 
         return SQL(
@@ -98,7 +98,7 @@ class Statements:
             "ON CONFLICT (sink, stream) DO UPDATE SET number = known.number"
         ).format(identifier(self.ledger), sink, entry, run.id)
 
-    def _supersede(self, sink: str, stream: str, owner: str, run: Run) -> list[Composed]:
+    def _supersede(self, sink: str, stream: str, owner: str, run: RunIdentity) -> list[Composed]:
         """Begin the entry of the highest pulse anew if a superseded run has left it, without its tentative rows: no
         stable ones will come for them."""
         from psycopg.sql import SQL
@@ -111,14 +111,14 @@ class Statements:
         begin = SQL("UPDATE {} SET number = 0, run = {} WHERE {}").format(identifier(self.ledger), run.id, entry)
         return [remove, begin]
 
-    def _reached(self, sink: str, stream: str, run: Run, header: UnitHeader) -> Composed:
+    def _reached(self, sink: str, stream: str, run: RunIdentity, header: UnitHeader) -> Composed:
         from psycopg.sql import SQL
 
         return SQL("UPDATE {} SET number = {} WHERE sink = {} AND stream = {} AND run = {} AND number < {}").format(
             identifier(self.ledger), header.pulse, sink, reach_of(stream), run.id, header.pulse
         )
 
-    def _free(self, sink: str, stream: str, run: Run, header: UnitHeader) -> Composed:
+    def _free(self, sink: str, stream: str, run: RunIdentity, header: UnitHeader) -> Composed:
         from psycopg.sql import SQL
 
         return SQL("EXISTS (SELECT FROM {} WHERE sink = {} AND stream = {} AND run = {} AND number < {})").format(

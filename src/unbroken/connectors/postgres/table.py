@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from unbroken.connectors.postgres.rows import sql_type, takes
-from unbroken.connectors.sink_ledger import Mark
+from unbroken.connectors.sink_ledger import SinkMark
 from unbroken.errors import Unfit
 
 if TYPE_CHECKING:
@@ -164,13 +164,13 @@ def check_fit(
         raise Unfit(f"The results do not fit the table {table}: {'; and '.join(wrong)}.")
 
 
-def mark_of(connection: psycopg.Connection, ledger: str, sink: str, stream: str) -> Mark | None:
+def mark_of(connection: psycopg.Connection, ledger: str, sink: str, stream: str) -> SinkMark | None:
     """The last unit of a stream that the ledger knows."""
     from psycopg.sql import SQL
 
     query = SQL("SELECT number, run FROM {} WHERE sink = {} AND stream = {}")
     row = connection.execute(query.format(identifier(ledger), sink, stream)).fetchone()
-    return None if row is None else Mark(*row)
+    return None if row is None else SinkMark(*row)
 
 
 def runs_of(connection: psycopg.Connection, ledger: str, sink: str) -> frozenset[str]:

@@ -27,11 +27,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from unbroken.connectors.push.source import Push, PushBatch, RowFormat, Sign
+from unbroken.connectors.push.source import Push, PushBatch, PushFormat, Sign
 from unbroken.data.rows.budget import first_line
 from unbroken.security.challenge import Doorkeeper, Malformed, NotProven, texts
 from unbroken.security.keys import check_token
-from unbroken.transport.http.guarded import HttpLimits, admit
+from unbroken.transport.http.deadlines import HttpLimits, admit
 from unbroken.transport.http.server import AppServer
 
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
@@ -58,8 +58,8 @@ PAUSED_RETRY_AFTER_S = 10
 
 _SIGNS: dict[str, Sign] = {"": "", "alive": "alive", "leaving": "leaving"}
 
-Status = Literal["logged", "duplicate", "not-leader", "timeout", "refused", "paused"]
-_CODES: dict[Status, int] = {
+PushStatus = Literal["logged", "duplicate", "not-leader", "timeout", "refused", "paused"]
+_CODES: dict[PushStatus, int] = {
     "logged": 200,
     "duplicate": 200,
     "not-leader": 503,
@@ -73,7 +73,7 @@ _CODES: dict[Status, int] = {
 class PushOutcome:
     """What became of a batch; ``leader`` is the push address (host:port) of the ingress leader, if known."""
 
-    status: Status
+    status: PushStatus
     leader: str | None = None
     detail: str = ""
 
@@ -229,7 +229,7 @@ class _Front:
             limit = f"the body is larger than {source.max_body_bytes} bytes; send smaller batches"
             return _answer(413, "too-large", limit)
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        form: RowFormat = "arrow" if content_type == ARROW_TYPE else "json"
+        form: PushFormat = "arrow" if content_type == ARROW_TYPE else "json"
         sign = _SIGNS.get(request.headers.get("x-sign", ""))
         if sign is None or (sign and body.data):
             return _answer(400, "bad-request", "the header X-Sign must be alive or leaving, without rows")

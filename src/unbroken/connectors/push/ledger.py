@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Literal
 
 from unbroken.errors import require
 
-Verdict = Literal["new", "gap-ok", "duplicate"]
-Offer = Literal["new", "gap-ok", "duplicate", "pending", "out-of-order"]
+LedgerVerdict = Literal["new", "gap-ok", "duplicate"]
+OfferVerdict = Literal["new", "gap-ok", "duplicate", "pending", "out-of-order"]
 
 
 class PushLedger:
@@ -36,7 +37,7 @@ class PushLedger:
         self._last: OrderedDict[str, int] = OrderedDict()
         self._pending: dict[str, set[int]] = {}
 
-    def accept(self, producer: str, sequence: int) -> Verdict:
+    def accept(self, producer: str, sequence: int) -> LedgerVerdict:
         """A committed entry: whether its rows count. ``gap-ok``: they do, and numbers before it were skipped."""
         self._settle(producer, sequence)
         last = self._last.get(producer)
@@ -48,7 +49,7 @@ class PushLedger:
             self._last.popitem(last=False)
         return "new" if last is None or sequence == last + 1 else "gap-ok"
 
-    def offer(self, producer: str, sequence: int) -> Offer:
+    def offer(self, producer: str, sequence: int) -> OfferVerdict:
         """A batch has arrived: ``new`` or ``gap-ok`` must be logged, ``duplicate`` is only acknowledged again.
 
         ``pending`` waits for the commit of the entry that is on its way. ``out-of-order`` is refused: a later
@@ -79,14 +80,14 @@ class PushLedger:
         """The last sequence number of the producer in the log; None if it is not known."""
         return self._last.get(producer)
 
-    def to_json(self) -> list[Any]:
+    def known(self) -> tuple[tuple[str, int], ...]:
         """What the log up to here says, for a member that starts from a later point of it."""
-        return [[producer, sequence] for producer, sequence in self._last.items()]
+        return tuple(self._last.items())
 
     @classmethod
-    def from_json(cls, value: list[Any], max_producers: int = 100_000) -> PushLedger:
+    def of(cls, known: Iterable[tuple[str, int]], max_producers: int = 100_000) -> PushLedger:
         ledger = cls(max_producers)
-        ledger._last = OrderedDict((str(producer), int(sequence)) for producer, sequence in value)
+        ledger._last = OrderedDict(known)
         return ledger
 
     def check(self) -> None:

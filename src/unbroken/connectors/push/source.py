@@ -6,7 +6,6 @@ the declaration, the form of a batch in the log, and the reader that gives out t
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 import threading
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from unbroken.codecs.codec import Codec, Undecodable
 from unbroken.connectors.base import Cut, Position, SourceConnector, SourceReader
 from unbroken.data.rows.arrow_stream import read_stream
 from unbroken.data.rows.budget import (
@@ -28,19 +28,19 @@ from unbroken.data.rows.budget import (
     clip,
     first_line,
 )
-from unbroken.data.rows.elements import elements
 from unbroken.data.rows.fit import fit
-from unbroken.data.rows.json_lines import parse_json_lines
+from unbroken.data.rows.json.elements import elements
+from unbroken.data.rows.json.lines import parse_json_lines
 from unbroken.data.rows.parsed import BadRow, Rows
-from unbroken.data.rows.years import REASON, outside
+from unbroken.data.rows.values.years import REASON, outside
 from unbroken.data.schema import arrow_schema, parse_schema
-from unbroken.errors import UnbrokenError, require
+from unbroken.errors import Flaw, UnbrokenError, require
 from unbroken.quantities import is_number, milliseconds, number_problems, shown
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-RowFormat = Literal["json", "arrow"]
+PushFormat = Literal["json", "arrow"]
 Sign = Literal["", "alive", "leaving"]
 _LENGTHS = struct.Struct(">IQ")
 
@@ -60,6 +60,20 @@ LEFT = math.inf
 
 
 @dataclass(frozen=True)
+class _PushHeader:
+    """A batch without its rows, which are written as they came."""
+
+    source: str
+    producer: str
+    sequence: int
+    format: PushFormat
+    sign: Sign
+
+
+_HEADER = Codec(_PushHeader, "push")
+
+
+@dataclass(frozen=True)
 class PushBatch:
     """Rows that one producer pushed in one request, as they came: JSON lines or an Arrow IPC stream.
 
@@ -71,21 +85,13 @@ class PushBatch:
     producer: str
     sequence: int
     rows: bytes
-    format: RowFormat = "json"
+    format: PushFormat = "json"
     sign: Sign = ""
 
     def to_bytes(self) -> bytes:
-        """Lengths of header and rows, the header as JSON, the rows."""
-        header = json.dumps(
-            {
-                "source": self.source,
-                "producer": self.producer,
-                "sequence": self.sequence,
-                "format": self.format,
-                **({"sign": self.sign} if self.sign else {}),
-            }
-        ).encode()
-        return _LENGTHS.pack(len(header), len(self.rows)) + header + self.rows
+        """Lengths of header and rows, the header, the rows."""
+        header = _HEADER.encode(_PushHeader(self.source, self.producer, self.sequence, self.format, self.sign))
+        return b"".join((_LENGTHS.pack(len(header), len(self.rows)), header, self.rows))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PushBatch:
@@ -95,27 +101,17 @@ class PushBatch:
             body = _LENGTHS.size + header_size
             if len(data) != body + rows_size:
                 raise ValueError(f"{len(data)} bytes instead of {body + rows_size}")
-            header = json.loads(data[_LENGTHS.size : body])
-            if header["format"] not in ("json", "arrow"):
-                raise ValueError(f"format {header['format']!r}")
-            if header.get("sign", "") not in ("", "alive", "leaving"):
-                raise ValueError(f"sign {header['sign']!r}")
-            return cls(
-                str(header["source"]),
-                str(header["producer"]),
-                int(header["sequence"]),
-                bytes(data[body:]),
-                header["format"],
-                header.get("sign", ""),
-            )
-        except (struct.error, ValueError, KeyError, TypeError) as error:
+            header = _HEADER.decode(data[_LENGTHS.size : body])
+            rows = bytes(data[body:])
+            return cls(header.source, header.producer, header.sequence, rows, header.format, header.sign)
+        except (struct.error, ValueError, Undecodable) as error:
             raise UnbrokenError(
                 f"An entry of the ingress log is not a pushed batch: {error}. The log is damaged or of another version."
             ) from None
 
 
 @dataclass(frozen=True)
-class Refusal:
+class BatchRefusal:
     """Why a batch is not logged: it is too large when decoded, or cannot be read at all."""
 
     status: Literal["too-large", "bad-request"]
@@ -163,17 +159,19 @@ class Push(SourceConnector):
     def heartbeat_ms(self) -> float | None:
         return None if self.heartbeat is None else float(milliseconds(self.heartbeat))
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Flaw]:
         found = number_problems(self, ("max_body_bytes", "max_line_bytes", "max_decoded_bytes"))
         if self.heartbeat is not None and not _at_least(self.heartbeat, LEAST_HEARTBEAT_MS):
-            found.append(f"heartbeat is {shown(self.heartbeat)}; give {LEAST_HEARTBEAT_MS}ms or more, such as '2s'.")
+            found.append(
+                Flaw(f"heartbeat is {shown(self.heartbeat)}", f"give {LEAST_HEARTBEAT_MS}ms or more, such as '2s'")
+            )
         return found
 
     @property
     def budget(self) -> DecodeBudget:
         return DecodeBudget(self.max_decoded_bytes)
 
-    def refusal(self, batch: PushBatch) -> Refusal | None:
+    def refusal(self, batch: PushBatch) -> BatchRefusal | None:
         """Why a batch cannot be taken at all, so that its producer is told instead of acknowledged.
 
         Single bad JSON rows do not refuse the batch; they are set aside when it is read.
@@ -186,9 +184,9 @@ class Push(SourceConnector):
                 with _DECODING:
                     _arrow_rows(batch.rows, schema, self.budget)
         except OverBudget as error:
-            return Refusal("too-large", clip(str(error), REASON_CHARS))
+            return BatchRefusal("too-large", clip(str(error), REASON_CHARS))
         except ValueError as error:
-            return Refusal("bad-request", clip(str(error), REASON_CHARS))
+            return BatchRefusal("bad-request", clip(str(error), REASON_CHARS))
         return None
 
     def open(self) -> PushReader:

@@ -19,7 +19,7 @@ from unbroken.data.rows.budget import BAD_ROWS, DecodeBudget, by_environment, fi
 from unbroken.data.rows.fit import fit
 from unbroken.data.rows.parsed import BadRow, Rows
 from unbroken.data.rows.regular_files import open_regular
-from unbroken.data.rows.years import REASON, outside
+from unbroken.data.rows.values.years import REASON, outside
 
 BATCH_ROWS = 65_536
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
-from unbroken.errors import UnbrokenError
+from unbroken.errors import Flaw, UnbrokenError, WrongValue
 from unbroken.quantities import UNITS_MS
 
 if TYPE_CHECKING:
     from unbroken.flow.dataflow import SegmentFunction
 
-Key = Mapping[str, str]
+KeyColumns = Mapping[str, str]
 """A column of each input such that rows which belong together agree in them."""
 
 
@@ -27,7 +27,7 @@ class WrongUse(UnbrokenError):
 
 
 @dataclass(frozen=True)
-class Place:
+class OperatorPlace:
     """Where an operator stands: the names of its inputs, the folder of the network, the generation of the code.
 
     ``modules`` are the Python files that were loaded for this network so far, so that each is run once.
@@ -48,22 +48,22 @@ class Operator(BaseModel):
     most_inputs: ClassVar[int | None] = 1
 
     @abstractmethod
-    def function(self, place: Place) -> SegmentFunction:
+    def function(self, place: OperatorPlace) -> SegmentFunction:
         """The segment's function; raises UnbrokenError if the operator cannot be made here."""
 
     def default_mode(self) -> str:
         """The output mode unless the network says another."""
         return "append"
 
-    def keys(self, inputs: tuple[str, ...]) -> list[Key] | None:
+    def keys(self, inputs: tuple[str, ...]) -> list[KeyColumns] | None:
         """The keys in all of which rows that belong together agree; rows may be split by some or all of them.
 
         None: every row stands for itself, or only the user knows. Empty: all rows belong together.
         """
         return None
 
-    def problems(self, inputs: tuple[str, ...]) -> list[str]:
-        """What is wrong with the parameters given these inputs, each as "what; remedy"."""
+    def problems(self, inputs: tuple[str, ...]) -> list[Flaw]:
+        """What is wrong with the parameters given these inputs."""
         return []
 
 
@@ -75,7 +75,7 @@ def _distinct(columns: tuple[str, ...]) -> tuple[str, ...]:
     """Spark does not tell upper from lower case."""
     twice = [name for name in columns if sum(name.lower() == other.lower() for other in columns) > 1]
     if twice:
-        raise ValueError(f"the column {twice[0]!r} is named twice; name it once")
+        raise WrongValue(f"the column {twice[0]!r} is named twice", "name it once")
     return columns
 
 
@@ -83,10 +83,10 @@ def milliseconds(value: Any) -> Any:
     """``"10 seconds"``, ``"10s"`` and the like as milliseconds."""
     match = re.fullmatch(r"\s*([0-9]+)\s*([a-z]+)\s*", value.lower()) if isinstance(value, str) else None
     if match is None or match[2] not in UNITS_MS:
-        raise ValueError(f"{value!r} is not a length of time; write for example '500ms', '10 seconds' or '1 minute'")
+        raise WrongValue(f"{value!r} is not a length of time", "write for example '500ms', '10 seconds' or '1 minute'")
     length = int(match[1]) * UNITS_MS[match[2]]
     if length > 366 * 86_400_000:
-        raise ValueError(f"{value!r} is too long; use at most 366 days")
+        raise WrongValue(f"{value!r} is too long", "use at most 366 days")
     return length
 
 
@@ -97,13 +97,13 @@ def _expression(value: Any) -> Any:
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, str) and not value.strip():
-        raise ValueError("the SQL expression is empty; write a column or an expression")
+        raise WrongValue("the SQL expression is empty", "write a column or an expression")
     return value
 
 
 def _positive(value: int) -> int:
     if value < 1:
-        raise ValueError("it must be longer than 0; write for example '10 seconds'")
+        raise WrongValue("it must be longer than 0", "write for example '10 seconds'")
     return value
 
 
@@ -115,7 +115,7 @@ Sql = Annotated[str, BeforeValidator(_expression)]
 Length = Annotated[int, BeforeValidator(milliseconds)]
 """A length of time in milliseconds; it may be 0."""
 
-Span = Annotated[Length, AfterValidator(_positive)]
+PositiveLength = Annotated[Length, AfterValidator(_positive)]
 """A length of time that passes."""
 
 

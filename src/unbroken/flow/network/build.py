@@ -12,8 +12,8 @@ from unbroken.connectors.files.sinks import Client
 from unbroken.connectors.push.source import Push
 from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow.dataflow import Dataflow, Redundancy, Segment
-from unbroken.flow.network.base import Key, Place
-from unbroken.flow.network.document import Entry, NotYaml, Value, read_document
+from unbroken.flow.network.base import KeyColumns, OperatorPlace
+from unbroken.flow.network.document import DocumentEntry, NotYaml, Value, read_document
 from unbroken.flow.network.mistakes import Mistakes
 from unbroken.flow.network.parts import (
     DeclaredOperator,
@@ -81,7 +81,7 @@ class _Builder:
     def flow(self) -> Dataflow:
         """The dataflow; it counts only if there are no mistakes."""
         name, options, settings = read_head(self._document, self._mistakes)
-        line = member(self._document, "name", Entry(self._document.line, self._document)).line
+        line = member(self._document, "name", DocumentEntry(self._document.line, self._document)).line
         declared = self._declare(line, "", lambda: Dataflow(name, **options, **settings))
         flow = declared or Dataflow("unnamed", **options)
         flow.where = self._mistakes.where(line)
@@ -127,7 +127,7 @@ class _Builder:
                 self._mistakes.add(line, part, problem.what, problem.remedy)
             return None
 
-    def _source(self, flow: Dataflow, name: str, entry: Entry) -> None:
+    def _source(self, flow: Dataflow, name: str, entry: DocumentEntry) -> None:
         part = f"source {name}"
         connector, options = read_source(name, entry, self._mistakes)
         if connector is None or options is None:
@@ -137,7 +137,7 @@ class _Builder:
         if source is not None:
             flow.sources[name] = replace(source, where=self._mistakes.where(entry.line, part))
 
-    def _sink(self, flow: Dataflow, name: str, entry: Entry) -> None:
+    def _sink(self, flow: Dataflow, name: str, entry: DocumentEntry) -> None:
         part = f"sink {name}"
         inputs, connector, options = read_sink(name, entry, self._mistakes)
         self._check_inputs(name, inputs, entry, part, (self._operators,))
@@ -147,7 +147,7 @@ class _Builder:
         if sink is not None:
             flow.sinks[name] = replace(sink, where=self._mistakes.where(entry.line, part))
 
-    def _operator(self, flow: Dataflow, name: str, entry: Entry) -> None:
+    def _operator(self, flow: Dataflow, name: str, entry: DocumentEntry) -> None:
         part = f"operator {name}"
         inputs, declared = read_operator(name, entry, self._mistakes)
         self._check_inputs(name, inputs, entry, part, (self._sources, self._operators))
@@ -158,7 +158,12 @@ class _Builder:
             flow.segments[name] = replace(segment, where=self._mistakes.where(entry.line, part))
 
     def _check_inputs(
-        self, name: str, inputs: tuple[str, ...], entry: Entry, part: str, sections: tuple[Mapping[str, Entry], ...]
+        self,
+        name: str,
+        inputs: tuple[str, ...],
+        entry: DocumentEntry,
+        part: str,
+        sections: tuple[Mapping[str, DocumentEntry], ...],
     ) -> None:
         names = [other for declared in sections for other in declared if other != name]
         line = member(entry.value, "input", entry).line
@@ -172,13 +177,12 @@ class _Builder:
                 self._mistakes.add(line, part, f"its input {wanted!r} is not declared", choices(names, wanted))
 
     def _function(self, declared: DeclaredOperator, part: str) -> SegmentFunction:
-        place = Place(declared.inputs, self._folder, self._generation, self._modules)
+        place = OperatorPlace(declared.inputs, self._folder, self._generation, self._modules)
         try:
             return declared.operator.function(place)
         except UnbrokenError as error:
-            what, _, remedy = str(error).partition("; ")
             line = member(declared.entry.value, declared.kind, declared.entry).line
-            self._mistakes.add(line, part, what, remedy or "correct the declaration")
+            self._mistakes.add(line, part, error.what, error.remedy or "correct the declaration")
             return _first
 
     def _options(self, declared: DeclaredOperator, part: str) -> dict[str, Any]:
@@ -209,7 +213,7 @@ class _Builder:
         return options
 
 
-def _keeps_together(shard_by: Any, keys: list[Key], inputs: tuple[str, ...]) -> bool:
+def _keeps_together(shard_by: Any, keys: list[KeyColumns], inputs: tuple[str, ...]) -> bool:
     """Whether rows that agree in all keys are in the same shard; what plan.py refuses anyway is let pass."""
     by_input = shard_by if isinstance(shard_by, Mapping) else dict.fromkeys(inputs, shard_by)
     if set(by_input) != set(inputs) or len({len(columns) for columns in by_input.values()}) != 1:

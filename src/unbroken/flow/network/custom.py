@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field, model_validator
 from pyspark import cloudpickle
 
-from unbroken.errors import UnbrokenError
-from unbroken.flow.network.base import Operator, Place
+from unbroken.errors import UnbrokenError, WrongValue
+from unbroken.flow.network.base import Operator, OperatorPlace
 
 if TYPE_CHECKING:
     from unbroken.flow.dataflow import SegmentFunction
@@ -39,26 +39,28 @@ class Custom(Operator):
     def _one_place(self) -> Custom:
         module, colon, name = self.called.rpartition(":")
         if self.file is not None and colon:
-            raise ValueError("'function' names a module, but 'from' a file; keep one of them")
+            raise WrongValue("'function' names a module, but 'from' a file", "keep one of them")
         if self.file is None and not module:
-            raise ValueError(f"nothing says where {self.called!r} is; add 'from', or write function: module:name")
+            raise WrongValue(f"nothing says where {self.called!r} is", "add 'from', or write function: module:name")
         if not name.isidentifier():
-            raise ValueError(f"{name!r} cannot be the name of a function; write a Python name")
+            raise WrongValue(f"{name!r} cannot be the name of a function", "write a Python name")
         return self
 
-    def function(self, place: Place) -> SegmentFunction:
+    def function(self, place: OperatorPlace) -> SegmentFunction:
         module = self._module(place)
         name = self.called.rpartition(":")[2]
         found = getattr(module, name, None)
         if not callable(found):
             there = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-            raise UnbrokenError(f"there is no function {name!r} in {self._said()}; it has {', '.join(there) or 'none'}")
+            raise UnbrokenError(
+                f"there is no function {name!r} in {self._said()}", f"it has {', '.join(there) or 'none'}"
+            )
         return partial(found, **self.options) if self.options else found
 
     def _said(self) -> str:
         return self.file or self.called.rpartition(":")[0]
 
-    def _module(self, place: Place) -> ModuleType:
+    def _module(self, place: OperatorPlace) -> ModuleType:
         folder = str(place.folder)
         if folder not in sys.path:
             sys.path.insert(0, folder)
@@ -73,20 +75,20 @@ class Custom(Operator):
             raise
         except (Exception, SystemExit) as error:
             raise UnbrokenError(
-                f"{self._said()} failed while it was loaded: {type(error).__name__}: {error}; run it with python to "
-                "see where"
+                f"{self._said()} failed while it was loaded: {type(error).__name__}: {error}",
+                "run it with python to see where",
             ) from error
 
 
 def load_module(path: Path, generation: int) -> ModuleType:
     """Run a Python file, given by its whole path, as a module; generations of a network have modules of their own."""
     if not path.is_file():
-        raise UnbrokenError(f"there is no file {path}; give a path that begins where the network's file is")
+        raise UnbrokenError(f"there is no file {path}", "give a path that begins where the network's file is")
     readable = re.sub(r"\W", "_", path.stem)
     name = f"unbroken_custom_{readable}_{zlib.crc32(str(path).encode()):08x}_{generation}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
-        raise UnbrokenError(f"{path} is not a Python file; give one that ends in .py")
+        raise UnbrokenError(f"{path} is not a Python file", "give one that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     # Spark's Python processes cannot import it by this name: functions have to travel with all that they use of it.

@@ -28,7 +28,7 @@ class Value:
     """A value of the document and the line where it begins."""
 
     line: int
-    content: Scalar | tuple[Value, ...] | dict[str, Entry]
+    content: Scalar | tuple[Value, ...] | dict[str, DocumentEntry]
 
     def plain(self) -> Any:
         """The value without lines."""
@@ -40,7 +40,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Entry:
+class DocumentEntry:
     """What a mapping has under a key, and the line of the key."""
 
     line: int
@@ -131,7 +131,7 @@ class _Reader:
             return Value(line, tuple(self.value(item, inside) for item in node.value))
         return Value(line, self._scalar(node, line))
 
-    def _entries(self, node: yaml.MappingNode, inside: tuple[yaml.Node, ...]) -> Iterator[tuple[str, Entry]]:
+    def _entries(self, node: yaml.MappingNode, inside: tuple[yaml.Node, ...]) -> Iterator[tuple[str, DocumentEntry]]:
         first: dict[str, int] = {}
         for key, held in node.value:
             line = key.start_mark.line + 1
@@ -145,7 +145,7 @@ class _Reader:
                 self.mistakes.append(Mistake(line, what, "keep one of them, or rename one"))
                 continue
             first[name] = line
-            yield name, Entry(line, value)
+            yield name, DocumentEntry(line, value)
 
     def _scalar(self, node: yaml.Node, line: int) -> Scalar:
         text: str = node.value

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from unbroken.flow.network.base import Key, Length, Operator, Place, WrongUse, milliseconds, quoted, spark_interval
+from unbroken.errors import Flaw, WrongValue
+from unbroken.flow.network.base import (
+    KeyColumns,
+    Length,
+    Operator,
+    OperatorPlace,
+    WrongUse,
+    milliseconds,
+    quoted,
+    spark_interval,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,7 +39,7 @@ def _pairs(value: Any) -> Any:
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         return {name: name for name in names}
     if not isinstance(names, dict):
-        raise ValueError(f"{value!r} does not name columns; write on: [column], or on: {{left column: right column}}")
+        raise WrongValue(f"{value!r} does not name columns", "write on: [column], or on: {left column: right column}")
     return names
 
 
@@ -63,26 +73,29 @@ class Join(Operator):
     )
     within: Length | None = Field(default=None, description="how far apart in time two rows of a pair may be")
 
-    def keys(self, inputs: tuple[str, ...]) -> list[Key]:
+    def keys(self, inputs: tuple[str, ...]) -> list[KeyColumns]:
         return [{inputs[0]: left, inputs[1]: right} for left, right in self.on.items()]
 
-    def problems(self, inputs: tuple[str, ...]) -> list[str]:
+    def problems(self, inputs: tuple[str, ...]) -> list[Flaw]:
         out = []
         if len(set(inputs)) < 2:
-            out.append("both sides are the same input; put a 'dup' between one side and its input")
+            out.append(Flaw("both sides are the same input", "put a 'dup' between one side and its input"))
         for what, values in (("time", self.time), ("watermark", self.watermark)):
             for name in values if isinstance(values, dict) else ():
                 if name not in inputs:
-                    out.append(f"{what!r} names {name!r}, which is not an input; use {' and '.join(inputs)}")
+                    out.append(Flaw(f"{what!r} names {name!r}, which is not an input", f"use {' and '.join(inputs)}"))
         timed = [name for name in inputs if self._time(name) is not None]
         if self.within is not None and len(timed) < 2:
             example = ", ".join(f"{name}: column" for name in inputs)
             out.append(
-                f"'within' compares times, but 'time' does not name a column of both inputs; write time: {{{example}}}"
+                Flaw(
+                    "'within' compares times, but 'time' does not name a column of both inputs",
+                    f"write time: {{{example}}}",
+                )
             )
         late = [name for name in inputs if self._delay(name) is not None and name not in timed]
         if late:
-            out.append(f"'watermark' needs the time of rows of {late[0]!r}; name its column in 'time'")
+            out.append(Flaw(f"'watermark' needs the time of rows of {late[0]!r}", "name its column in 'time'"))
         return out
 
     def _time(self, name: str) -> str | None:
@@ -91,7 +104,7 @@ class Join(Operator):
     def _delay(self, name: str) -> int | None:
         return self.watermark.get(name) if isinstance(self.watermark, dict) else self.watermark
 
-    def function(self, place: Place) -> SegmentFunction:
+    def function(self, place: OperatorPlace) -> SegmentFunction:
         return partial(self._apply, place.inputs)
 
     def _apply(self, inputs: tuple[str, ...], left: DataFrame, right: DataFrame) -> DataFrame:

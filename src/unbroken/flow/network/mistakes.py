@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from unbroken.errors import Problem
-from unbroken.flow.network.document import Entry, Mistake, Value
+from unbroken.errors import Problem, WrongValue
+from unbroken.flow.network.document import DocumentEntry, Mistake, Value
 from unbroken.flow.settings import unit_of
 from unbroken.wording import choices
 
@@ -64,7 +64,7 @@ def keys_of(model: type[BaseModel]) -> list[str]:
 def explain(
     error: ValidationError,
     model: type[BaseModel],
-    entry: Entry,
+    entry: DocumentEntry,
     part: str,
     mistakes: Mistakes,
     elsewhere: Mapping[str, str],
@@ -86,7 +86,7 @@ def explain(
         mistakes.add(line, part, f"{what} here" if misplaced else what, elsewhere[path] if misplaced else remedy)
 
 
-def _place(entry: Entry, detail: Any) -> tuple[int, str]:
+def _place(entry: DocumentEntry, detail: Any) -> tuple[int, str]:
     """Line and name of what a complaint is about.
 
     Steps that the document does not have are pydantic's own, such as the name of a type in a choice; what is missing
@@ -105,12 +105,12 @@ def _place(entry: Entry, detail: Any) -> tuple[int, str]:
     return line, ".".join(path)
 
 
-def _step(value: Value, step: Any) -> Entry | None:
+def _step(value: Value, step: Any) -> DocumentEntry | None:
     content = value.content
     if isinstance(content, dict):
         return content.get(step)
     if isinstance(content, tuple) and isinstance(step, int) and step < len(content):
-        return Entry(content[step].line, content[step])
+        return DocumentEntry(content[step].line, content[step])
     return None
 
 
@@ -130,8 +130,10 @@ def _sentence(path: str, details: list[Any], model: type[BaseModel]) -> tuple[st
     if kinds:
         subject = path or "it"
         return f"{subject} must be {kinds}, got {_short(first['input'])}", described or f"write {kinds}"
-    message = str(first["msg"]).removeprefix("Value error, ")
-    what, _, remedy = message.partition("; ")
+    raised = first.get("ctx", {}).get("error")
+    what, remedy = str(first["msg"]).removeprefix("Value error, "), ""
+    if isinstance(raised, WrongValue):
+        what, remedy = raised.flaw.what, raised.flaw.remedy
     what = f"{path}: {what}" if path else what
     if first["type"] != "value_error":
         unit = unit_of(inner.model_fields.get(path), first["type"])

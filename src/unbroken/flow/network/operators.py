@@ -5,8 +5,8 @@ from __future__ import annotations
 from unbroken.flow.network.base import Operator
 from unbroken.flow.network.custom import Custom
 from unbroken.flow.network.join import Join
-from unbroken.flow.network.rowwise import Dup, Filter, Map, Union
-from unbroken.flow.network.stateful import Aggregate, Count, Uniq
+from unbroken.flow.network.row_operators import Dup, Filter, Map, Union
+from unbroken.flow.network.state_operators import Aggregate, Count, Uniq
 
 OPERATORS: dict[str, type[Operator]] = {
     "filter": Filter,

@@ -20,11 +20,11 @@ from unbroken.connectors.kafka.sink import KafkaSink
 from unbroken.connectors.kafka.source import Kafka
 from unbroken.connectors.postgres.sink import PostgreSQL
 from unbroken.connectors.push.source import Push
-from unbroken.errors import UnbrokenError
+from unbroken.errors import UnbrokenError, WrongValue
 from unbroken.flow.availability import WAIT, Availability
 from unbroken.flow.dataflow import ORDERINGS, Dataflow
 from unbroken.flow.network.base import Operator
-from unbroken.flow.network.document import Entry, Value
+from unbroken.flow.network.document import DocumentEntry, Value
 from unbroken.flow.network.mistakes import Mistakes, explain, keys_of
 from unbroken.flow.network.operators import OPERATORS
 from unbroken.flow.network.signatures import given, model_of
@@ -57,7 +57,7 @@ def _bound(value: Any) -> Any:
     """A bound on the delay of results is a mapping; there is one word for none."""
     if value is None or value == WAIT or isinstance(value, Mapping):
         return value
-    raise ValueError(f"{value!r} is no bound on the delay; write {{max_delay: 3s}}, or {WAIT} for none")
+    raise WrongValue(f"{value!r} is no bound on the delay", f"write {{max_delay: 3s}}, or {WAIT} for none")
 
 
 AVAILABILITY = model_of(Availability)
@@ -82,7 +82,7 @@ def _empty(value: Any) -> Any:
 Section = Annotated[dict[str, Any], BeforeValidator(_empty)]
 
 
-class Head(BaseModel):
+class NetworkKeys(BaseModel):
     """The keys of a document."""
 
     model_config = ConfigDict(extra="forbid")
@@ -108,21 +108,21 @@ class DeclaredOperator:
     inputs: tuple[str, ...]
     operator: Operator
     options: Mapping[str, Any]
-    entry: Entry
+    entry: DocumentEntry
 
 
 def read_head(document: Value, mistakes: Mistakes) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Name, options and settings of the dataflow; what is wrong is replaced by something that does no harm."""
-    entry = Entry(document.line, document)
+    entry = DocumentEntry(document.line, document)
     content = document.content if isinstance(document.content, dict) else {}
     written: dict[str, Any] = {key: found.value.content for key, found in content.items()}
     types: dict[str, type] = {"replicas": int, "ha": str, "ordering": str}
     options = {key: written[key] for key, wanted in types.items() if type(written.get(key)) is wanted}
     try:
-        head = Head.model_validate(document.plain())
+        head = NetworkKeys.model_validate(document.plain())
     except ValidationError as error:
         tuned = {name: f"it is one of the settings: settings: {{{name}: ...}}" for name in Settings.model_fields}
-        explain(error, Head, entry, "", mistakes, tuned)
+        explain(error, NetworkKeys, entry, "", mistakes, tuned)
     else:
         options["availability"] = _declared(head.availability)
         for kind in ("sources", "operators", "sinks"):
@@ -141,27 +141,29 @@ def read_head(document: Value, mistakes: Mistakes) -> tuple[str, dict[str, Any],
     )
 
 
-def member(value: Value, key: str, otherwise: Entry) -> Entry:
+def member(value: Value, key: str, otherwise: DocumentEntry) -> DocumentEntry:
     """What a mapping has under a key; ``otherwise`` if it is not there."""
     return value.content.get(key, otherwise) if isinstance(value.content, dict) else otherwise
 
 
-def section(document: Value, name: str) -> dict[str, Entry]:
+def section(document: Value, name: str) -> dict[str, DocumentEntry]:
     """The parts of a kind by their names; none if the section is not a mapping, which is noted elsewhere."""
     content = document.content
     found = content[name].value.content if isinstance(content, dict) and name in content else None
     return found if isinstance(found, dict) else {}
 
 
-def _settings(entry: Entry, mistakes: Mistakes) -> dict[str, Any]:
+def _settings(entry: DocumentEntry, mistakes: Mistakes) -> dict[str, Any]:
     values = entry.value.plain()
     if not isinstance(values, dict):
         return {}  # The head says so.
-    beside = {key: f"write it at the left margin, beside settings: {key}: ..." for key in keys_of(Head)}
+    beside = {key: f"write it at the left margin, beside settings: {key}: ..." for key in keys_of(NetworkKeys)}
     return values if _checked(Settings, entry, "settings", mistakes, beside) is not None else {}
 
 
-def read_source(name: str, entry: Entry, mistakes: Mistakes) -> tuple[SourceConnector | None, Mapping[str, Any] | None]:
+def read_source(
+    name: str, entry: DocumentEntry, mistakes: Mistakes
+) -> tuple[SourceConnector | None, Mapping[str, Any] | None]:
     """The connector of a source and what else is said of it; None for what has a mistake."""
     part = f"source {name}"
     chosen = _choose(entry, part, SOURCES, keys_of(SOURCE_OPTIONS), mistakes)
@@ -172,7 +174,7 @@ def read_source(name: str, entry: Entry, mistakes: Mistakes) -> tuple[SourceConn
 
 
 def read_sink(
-    name: str, entry: Entry, mistakes: Mistakes
+    name: str, entry: DocumentEntry, mistakes: Mistakes
 ) -> tuple[tuple[str, ...], SinkConnector | None, Mapping[str, Any] | None]:
     """The input of a sink, its connector and what else is said of it; None for what has a mistake."""
     part = f"sink {name}"
@@ -187,7 +189,9 @@ def read_sink(
     return inputs[:1], connector, options
 
 
-def read_operator(name: str, entry: Entry, mistakes: Mistakes) -> tuple[tuple[str, ...], DeclaredOperator | None]:
+def read_operator(
+    name: str, entry: DocumentEntry, mistakes: Mistakes
+) -> tuple[tuple[str, ...], DeclaredOperator | None]:
     """The inputs of an operator, and all of it if it has no mistake."""
     part = f"operator {name}"
     inputs = _inputs(entry, part, mistakes)
@@ -200,14 +204,13 @@ def read_operator(name: str, entry: Entry, mistakes: Mistakes) -> tuple[tuple[st
     enough = _enough(kind, inputs, part, entry, mistakes)
     if operator is None or options is None or not enough:
         return inputs, None
-    problems = operator.problems(inputs)
-    for problem in problems:
-        what, _, remedy = problem.partition("; ")
-        mistakes.add(body.line, part, what, remedy)
-    return inputs, None if problems else DeclaredOperator(kind, inputs, operator, options, entry)
+    flaws = operator.problems(inputs)
+    for flaw in flaws:
+        mistakes.add(body.line, part, flaw.what, flaw.remedy)
+    return inputs, None if flaws else DeclaredOperator(kind, inputs, operator, options, entry)
 
 
-def _inputs(entry: Entry, part: str, mistakes: Mistakes) -> tuple[str, ...]:
+def _inputs(entry: DocumentEntry, part: str, mistakes: Mistakes) -> tuple[str, ...]:
     found = member(entry.value, "input", entry)
     if found is entry:
         if isinstance(entry.value.content, dict):
@@ -221,7 +224,7 @@ def _inputs(entry: Entry, part: str, mistakes: Mistakes) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _enough(kind: str, inputs: tuple[str, ...], part: str, entry: Entry, mistakes: Mistakes) -> bool:
+def _enough(kind: str, inputs: tuple[str, ...], part: str, entry: DocumentEntry, mistakes: Mistakes) -> bool:
     operator, count = OPERATORS[kind], len(inputs)
     if not inputs:
         return False  # Noted when they were read.
@@ -236,8 +239,8 @@ def _enough(kind: str, inputs: tuple[str, ...], part: str, entry: Entry, mistake
 
 
 def _choose(
-    entry: Entry, part: str, kinds: Iterable[str], others: Iterable[str], mistakes: Mistakes
-) -> tuple[str, Entry] | None:
+    entry: DocumentEntry, part: str, kinds: Iterable[str], others: Iterable[str], mistakes: Mistakes
+) -> tuple[str, DocumentEntry] | None:
     """The one key that says what a part is; ``others`` are keys that it may have beside that."""
     content = entry.value.content
     what = part.partition(" ")[0]
@@ -265,13 +268,13 @@ def _choose(
     return found[0], content[found[0]]
 
 
-def _options(model: type[BaseModel], entry: Entry, part: str, mistakes: Mistakes) -> Mapping[str, Any] | None:
+def _options(model: type[BaseModel], entry: DocumentEntry, part: str, mistakes: Mistakes) -> Mapping[str, Any] | None:
     """What an entry says beside what it is."""
     content = entry.value.content
     if not isinstance(content, dict):
         return None
     own = {key: value for key, value in content.items() if key in keys_of(model)}
-    options = _checked(model, Entry(entry.line, Value(entry.value.line, own)), part, mistakes, {})
+    options = _checked(model, DocumentEntry(entry.line, Value(entry.value.line, own)), part, mistakes, {})
     return None if options is None else {name: _declared(value) for name, value in given(options).items()}
 
 
@@ -286,7 +289,7 @@ def _beside(options: type[BaseModel], kind: str) -> dict[str, str]:
 
 
 def _checked(
-    model: type[Model], entry: Entry, part: str, mistakes: Mistakes, elsewhere: Mapping[str, str]
+    model: type[Model], entry: DocumentEntry, part: str, mistakes: Mistakes, elsewhere: Mapping[str, str]
 ) -> Model | None:
     try:
         return model.model_validate(_empty(entry.value.plain()))
@@ -296,7 +299,11 @@ def _checked(
 
 
 def _connector(
-    declared: Callable[..., Connector], entry: Entry, part: str, mistakes: Mistakes, elsewhere: Mapping[str, str]
+    declared: Callable[..., Connector],
+    entry: DocumentEntry,
+    part: str,
+    mistakes: Mistakes,
+    elsewhere: Mapping[str, str],
 ) -> Connector | None:
     parameters = _checked(model_of(declared), entry, part, mistakes, elsewhere)
     if parameters is None:
@@ -305,6 +312,5 @@ def _connector(
         return declared(**given(parameters))
     except UnbrokenError as error:
         line = member(entry.value, "schema", entry).line
-        what, _, remedy = str(error).partition("; ")
-        mistakes.add(line, part, what, remedy or "correct the declaration")
+        mistakes.add(line, part, error.what, error.remedy or "correct the declaration")
         return None

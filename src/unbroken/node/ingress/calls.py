@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
+from unbroken.connectors.base import SourceReader
 from unbroken.threads import LastingThread
 
 T = TypeVar("T")
@@ -20,6 +22,14 @@ class Calls(ABC):
     @abstractmethod
     def ask(self, function: Callable[[], T]) -> Future[T]:
         """Call ``function``, after all that was asked before."""
+
+    def wait(self, answer: Future[Any], timeout_s: float) -> None:
+        """Wait for an answer, if that can bring it nearer."""
+        wait([answer], timeout=timeout_s)
+
+    def clock_s(self) -> float:
+        """The time by which answers are waited for."""
+        return time.monotonic()
 
     def close(self) -> None:  # noqa: B027  (not all of them have something to end)
         """Nothing more will be asked."""
@@ -34,7 +44,7 @@ class Inline(Calls):
         return future
 
 
-class Worker(Calls):
+class ThreadedCalls(Calls):
     """Calls on a thread of its own, so that a source that does not answer holds up nobody but itself.
 
     The thread ends with the process if a call never returns.
@@ -56,6 +66,10 @@ class Worker(Calls):
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:
             _answer(*asked)
+
+
+CallsOf = Callable[[str, SourceReader], Calls]
+"""Where the reader of a source is called, by its name."""
 
 
 def _answer(future: Future[T], function: Callable[[], T]) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pyarrow as pa
 
 from unbroken.connectors.base import Cut, Position, SourceReader
+from unbroken.connectors.failures import is_passing
 from unbroken.data.rows.parsed import BadRow, Rows
-from unbroken.errors import require
-from unbroken.node.ingress.buckets import BucketRule, BucketState, Step, by_unit, screened
+from unbroken.errors import reason_of, require
 from unbroken.node.ingress.calls import Calls
-from unbroken.protocol.ingress.quarantine import Attempts, is_passing, reason_of
+from unbroken.node.ingress.steps import Step, Tally
+from unbroken.protocol.ingress.quarantine import Attempts
 from unbroken.protocol.ingress.skip import Holds
 
 T = TypeVar("T")
@@ -42,18 +43,6 @@ class Deadline:
 
 
 @dataclass(frozen=True)
-class Tally:
-    """How many rows were taken from a source, and how many of them were bad or late."""
-
-    rows: int = 0
-    bad_rows: int = 0
-    late_rows: int = 0
-
-
-State = Tally | BucketState
-
-
-@dataclass(frozen=True)
 class Closing:
     """What a step makes of a lane: its state and open rows afterwards, and the units that are whole with it.
 
@@ -61,7 +50,7 @@ class Closing:
     """
 
     step: Step
-    state: State
+    state: Tally
     open: Open
     units: tuple[tuple[int, pa.Table], ...]
     bad: tuple[BadRow, ...]
@@ -79,7 +68,7 @@ class Lane(ABC):
     the step then has no rows, and one bad row that names the positions. So it is with a step that is ``skipped``.
 
     Invariants: ``steps`` are those that are not settled, in the order of the log; ``since`` is when the first of them
-    became the first, by the monotonic clock. ``done`` is the pulse of the last step that is settled.
+    became the first, by the clock of its calls. ``done`` is the pulse of the last step that is settled.
     """
 
     def __init__(self, reader: SourceReader, schema: pa.Schema, calls: Calls, done: int = 0) -> None:
@@ -97,26 +86,26 @@ class Lane(ABC):
         self._cut: Future[Cut] | None = None
         self._asked_s = 0.0
         self._late = False
-        self._attempts = Attempts(ATTEMPTS)
+        self._attempts = Attempts(ATTEMPTS, is_passing)
         self._spoiled: str | None = None
         self._barren = False
 
     def add(self, step: Step) -> None:
         if not self.steps:
-            self.since = time.monotonic()
+            self.since = self._calls.clock_s()
         self.steps.append(step)
 
     @property
     def stuck_s(self) -> float:
         """For how long the next step has been waiting; 0 if there is none."""
-        return max(0.0, time.monotonic() - self.since) if self.steps else 0.0
+        return max(0.0, self._calls.clock_s() - self.since) if self.steps else 0.0
 
     # --- cutting --------------------------------------------------------------------------------------
 
     def ask_cut(self, position: Position | None, now_ms: int) -> None:
         """Ask the source how far it can be read, unless it has yet to answer something else."""
         if not self.steps and (self._cut is None or self._cut.done()):
-            self._asked_s = time.monotonic()
+            self._asked_s = self._calls.clock_s()
             self._cut = self._calls.ask(lambda: self.reader.poll(position, now_ms))
 
     def cut(self, position: Position | None, deadline: Deadline) -> Cut:
@@ -195,7 +184,7 @@ class Lane(ABC):
         # If that does not help, the rows that wait for their unit since earlier steps are set aside, too.
         self._barren = self._spoiled is not None
         self._spoiled = self._attempts.reason
-        self._attempts = Attempts(ATTEMPTS)
+        self._attempts = Attempts(ATTEMPTS, is_passing)
         self.aside.append(self._spoiled)
         return True
 
@@ -203,9 +192,9 @@ class Lane(ABC):
         """All that the closing has is written."""
         require(self.steps[0] == closing.step, "a lane settles a step that is not its next")
         self.steps.popleft()
-        self.since = time.monotonic()
+        self.since = self._calls.clock_s()
         self._rows = None
-        self._attempts, self._spoiled, self._barren = Attempts(ATTEMPTS), None, False
+        self._attempts, self._spoiled, self._barren = Attempts(ATTEMPTS, is_passing), None, False
         self.done = closing.step.pulse
         self.holds.done(self.done)
         self._settled(closing)
@@ -227,7 +216,7 @@ class Lane(ABC):
     def asking_s(self) -> float:
         """For how long the source has not said how far it can be read; 0 if it is not being asked."""
         cut = self._cut
-        return 0.0 if cut is None or cut.done() else max(0.0, time.monotonic() - self._asked_s)
+        return 0.0 if cut is None or cut.done() else max(0.0, self._calls.clock_s() - self._asked_s)
 
     def close(self) -> None:
         self._calls.close()
@@ -235,7 +224,7 @@ class Lane(ABC):
 
     @property
     @abstractmethod
-    def tally(self) -> State | None:
+    def tally(self) -> Tally | None:
         """What was taken so far."""
 
     @abstractmethod
@@ -256,7 +245,7 @@ class Lane(ABC):
     def _come(self, future: Future[T], deadline: Deadline) -> bool:
         """Whether an answer is there; one that was not there in time is not waited for again."""
         if not future.done() and not self._late:
-            wait([future], timeout=deadline.left_s)
+            self._calls.wait(future, deadline.left_s)
         self._late = not future.done()
         return not self._late
 
@@ -282,78 +271,8 @@ class PulseLane(Lane):
         return self._tally
 
     def _closing(self, step: Step, rows: Rows) -> Closing:
-        tally = Tally(self._tally.rows + rows.table.num_rows, self._tally.bad_rows + rows.rejected)
+        tally = Tally(rows=self._tally.rows + rows.table.num_rows, bad_rows=self._tally.bad_rows + rows.rejected)
         return Closing(step, tally, {}, ((step.pulse, rows.table),), rows.letters)
 
     def _settled(self, closing: Closing) -> None:
-        assert isinstance(closing.state, Tally)
         self._tally = closing.state
-
-
-class BucketLane(Lane):
-    """A source whose units are buckets of event time: rows wait until their bucket closes.
-
-    After a start from a base, units up to ``skip`` are not made again: rows from before the base would be missing in
-    them, and they are with all consumers.
-
-    Invariant: ``open`` holds every row of settled steps whose unit is not closed, except those from before the base.
-    """
-
-    def __init__(
-        self,
-        reader: SourceReader,
-        schema: pa.Schema,
-        event_time: str,
-        rule: BucketRule,
-        calls: Calls,
-        state: BucketState | None = None,
-        done: int = 0,
-    ) -> None:
-        super().__init__(reader, schema, calls, done)
-        self.rule = rule
-        self.state = state
-        self._event_time = event_time
-        self._skip = 0 if state is None else state.top
-        self._open: Open = {}
-
-    @property
-    def tally(self) -> BucketState | None:
-        return self.state
-
-    @property
-    def closed(self) -> int:
-        return 0 if self.state is None else self.rule.closed(self.state)
-
-    def finish(self, last: int) -> tuple[BucketState, tuple[tuple[int, pa.Table], ...]]:
-        """The state after the end of the flow with unit ``last``, and the units up to that, all of them empty."""
-        assert self.state is not None
-        require(not self._open, f"rows are left after the end: {sorted(self._open)}")
-        empty = self._schema.empty_table()
-        units = tuple((unit, empty) for unit in range(max(self.closed, self._skip) + 1, last + 1))
-        return self.rule.finish(self.state, last), units
-
-    def _closing(self, step: Step, rows: Rows) -> Closing:
-        table, times, bad = screened(rows.table, self._event_time, step.cut_ms)
-        before = self.rule.begin(step.cut_ms) if self.state is None else self.state
-        after, units = self.rule.after(before, step, times)
-        rejected = rows.rejected + rows.table.num_rows - table.num_rows
-        state = replace(after, bad_rows=after.bad_rows + rejected)
-        held = dict(self._open)
-        for unit, piece in by_unit(table, units).items():
-            held[unit] = (*held.get(unit, ()), piece)
-        closed = range(self.rule.closed(before) + 1, self.rule.closed(state) + 1)
-        made = tuple((unit, self._table(held.pop(unit, ()))) for unit in closed)
-        letters = Rows(self._schema.empty_table(), (*rows.bad, *bad), rejected).letters
-        return Closing(step, state, held, tuple(each for each in made if each[0] > self._skip), letters)
-
-    def _settled(self, closing: Closing) -> None:
-        assert isinstance(closing.state, BucketState)
-        self.state = closing.state
-        self._open = closing.open
-
-    def _table(self, pieces: tuple[pa.Table, ...]) -> pa.Table:
-        return pa.concat_tables([self._schema.empty_table(), *pieces]).combine_chunks()
-
-
-Waiting = Callable[[str, SourceReader], Calls]
-"""Where the reader of a source is called, by its name."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
 
 from unbroken.data.checksum import Damaged
-from unbroken.data.forcing import force_path
+from unbroken.data.files import SYSTEM_FILES, FileSystem, NewFile
 from unbroken.errors import UnbrokenError
 from unbroken.node.ingress.base import FILE_NAME, IngressBase
 from unbroken.node.ingress.records import entry_bytes, read_segment
-from unbroken.protocol.ingress.log import Entry
+from unbroken.protocol.ingress.log import Admission, Entry
+from unbroken.protocol.values.recovery import LogState
 
 SEGMENT_BYTES = 4 * 1024 * 1024
 """Size at which a segment file is closed; whole segments are deleted, so this is the slack of the trimming."""
@@ -45,16 +44,19 @@ class IngressLogFile:
     forces, another may trim or pin meanwhile.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, files: FileSystem = SYSTEM_FILES, segment_bytes: int | None = None) -> None:
         self._directory = directory
+        self._files = files
+        self._segment_bytes = segment_bytes
         self._opened = 0
-        directory.mkdir(parents=True, exist_ok=True)
+        files.make(directory)
         # The directory of a replica may be as new as its log, and so may the one above.
-        found = [*self._segments(), *directory.glob(FILE_NAME), directory, *list(directory.parents)[:2]]
+        base = [directory / FILE_NAME] if files.exists(directory / FILE_NAME) else []
+        found = [*self._segments(), *base, directory, *list(directory.parents)[:2]]
         self._unforced: dict[Path, int] = dict.fromkeys(found, self._opened)
-        self._file: BinaryIO | None = None
+        self._file: NewFile | None = None
         self._path: Path | None = None
-        self._base = IngressBase.read(directory) or IngressBase()
+        self._base = IngressBase.read(directory, files) or IngressBase()
         self._lock = threading.Lock()
 
     @property
@@ -66,7 +68,7 @@ class IngressLogFile:
         """Hand entries to the operating system, in one piece as far as they go to one file."""
         with self._lock:
             for entry in entries:
-                if self._file is None or self._file.tell() >= SEGMENT_BYTES:
+                if self._file is None or self._file.size >= (self._segment_bytes or SEGMENT_BYTES):
                     self._open(entry.index)
                 assert self._file is not None
                 self._file.write(entry_bytes(entry))
@@ -79,7 +81,7 @@ class IngressLogFile:
             unforced = dict(self._unforced)
         for path in unforced:
             with contextlib.suppress(FileNotFoundError):
-                force_path(path)
+                self._files.force(path)
         with self._lock:
             for path, opened in unforced.items():
                 # The file that is being written will be written to again, and another may have been begun meanwhile.
@@ -108,7 +110,7 @@ class IngressLogFile:
         entries: dict[int, Entry] = {}
         segments = self._segments()
         for path in segments:
-            segment = read_segment(path)
+            segment = read_segment(path, self._files)
             if segment.torn and path != segments[-1]:
                 raise Damaged(path, f"it ends within the entry at byte {segment.end}, and others follow it", COPY)
             for entry in segment.entries:
@@ -125,11 +127,11 @@ class IngressLogFile:
         if not needless and not base.finished and base.pulse - self._base.pulse < BASE_PULSES:
             return False
         self.force()
-        base.write(self._directory)
+        base.write(self._directory, self._files)
         self._base = base
         with self._lock:
             for path in needless:
-                path.unlink(missing_ok=True)
+                self._files.remove(path)
         return True
 
     def pin(self, target: Path) -> None:
@@ -137,24 +139,27 @@ class IngressLogFile:
 
         The files share their bytes, except the one that is being written.
         """
-        target.mkdir(parents=True, exist_ok=True)
+        self._files.make(target)
         with self._lock:
             self._link_base(target)
             for path in self._segments():
                 if path != self._path or self._file is None:
-                    os.link(path, target / path.name)
+                    self._files.link(path, target / path.name)
                     continue
-                with path.open("rb") as source, (target / path.name).open("xb") as copy:
-                    copy.write(source.read(self._file.tell()))
+                copy = self._files.create(target / path.name)
+                try:
+                    copy.write(self._files.read(path)[: self._file.size])
+                finally:
+                    copy.close()
 
     def _link_base(self, target: Path) -> None:
         """Link the base, if there is one. A base that is replaced at this moment is not found either."""
         base = self._directory / FILE_NAME
         for _ in range(LINK_ATTEMPTS):
-            if not base.exists():
+            if not self._files.exists(base):
                 return
             with contextlib.suppress(FileNotFoundError):
-                os.link(base, target / FILE_NAME)
+                self._files.link(base, target / FILE_NAME)
                 return
         raise UnbrokenError(f"{base} is replaced all the time and cannot be pinned")
 
@@ -174,10 +179,10 @@ class IngressLogFile:
         present = self._segments()
         self._opened += 1
         if self._path is None and present:
-            _cut_torn_entry(present[-1])
+            _cut_torn_entry(present[-1], self._files)
         number = int(present[-1].stem.partition("-")[0]) + 1 if present else 1
         self._path = self._directory / f"{number:08d}-{first:016d}.log"
-        self._file = self._path.open("xb")
+        self._file = self._files.create(self._path)
         self._unforced |= {self._path: self._opened, self._directory: self._opened}
 
     def _needless(self, through: int) -> list[Path]:
@@ -186,13 +191,32 @@ class IngressLogFile:
         return [path for path, following in pairs if int(following.stem.partition("-")[2]) <= through + 1]
 
     def _segments(self) -> list[Path]:
-        return sorted(self._directory.glob("*.log"))
+        return [self._directory / name for name in self._files.names(self._directory) if name.endswith(".log")]
 
 
-def _cut_torn_entry(path: Path) -> None:
+def log_state(directory: Path, admission: Admission | None = None, files: FileSystem = SYSTEM_FILES) -> LogState:
+    """What a process can continue from that finds a log in ``directory``, all of it forced to disk.
+
+    A fresh copy comes with the ``admission`` of its member.
+
+    Raises
+    ------
+    Damaged
+        If something in it is not as it was written.
+    """
+    base = IngressBase.read(directory, files)
+    entries: tuple[Entry, ...] = ()
+    if files.exists(directory):
+        log = IngressLogFile(directory, files)
+        entries = tuple(log.read())
+        # What is returned is acknowledged to others, whatever process has written it.
+        log.force()
+    found = IngressBase() if base is None else base
+    return LogState(found.index, entries, found.pulse, found.finished, admission, found.units)
+
+
+def _cut_torn_entry(path: Path, files: FileSystem) -> None:
     """Remove what a crash left of an entry at the end of a file, before other files follow it."""
-    segment = read_segment(path)
+    segment = read_segment(path, files)
     if segment.torn:
-        with path.open("r+b") as file:
-            file.truncate(segment.end)
-            os.fsync(file.fileno())
+        files.truncate(path, segment.end)

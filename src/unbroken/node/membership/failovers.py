@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
+from unbroken.observe.status.node import RecoveryCounts
 from unbroken.protocol.ingress.log import InSync
 from unbroken.protocol.placement.controller import Situation
 from unbroken.protocol.values.ids import NodeId, ReplicaId
@@ -97,7 +98,7 @@ class Failovers:
         with self._lock:
             return {cause: self._counts[cause] for cause in CAUSES}
 
-    def recovered(self) -> dict[str, float]:
+    def recovered(self) -> RecoveryCounts:
         """How often a shard was redundant again, and the seconds for which it had not been, all together."""
         with self._lock:
-            return {"count": self._recoveries, "seconds": self._recovering_ms / 1000}
+            return RecoveryCounts(count=self._recoveries, seconds=self._recovering_ms / 1000)

@@ -6,8 +6,6 @@ that change a document run on a thread of their own.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import queue
 import threading
@@ -22,11 +20,9 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from unbroken.coordination.client import claim_root
 from unbroken.coordination.documents import (
+    LAYOUT,
     InSyncDocument,
-    Suspicion,
     in_sync_from,
-    layout_from,
-    read_suspicions,
     root_of,
 )
 from unbroken.coordination.documents import Member as Member
@@ -35,13 +31,19 @@ from unbroken.coordination.documents import read_history as read_history
 from unbroken.coordination.documents import read_layout as read_layout
 from unbroken.coordination.documents import read_members as read_members
 from unbroken.coordination.election import Office
+from unbroken.coordination.history import HISTORY_LIMIT, History
 from unbroken.errors import UnbrokenError
 from unbroken.node.jobs import Jobs
+from unbroken.node.membership.candidacy import Candidacy
 from unbroken.node.membership.controller import Controller, ControlSettings
+from unbroken.node.membership.suspicions import SuspicionDocuments
 from unbroken.node.replicas.programs import Programs
+from unbroken.observe.status.node import CoordinationStatus
 from unbroken.protocol.ingress.log import InSync, ProposeInSync
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId
 from unbroken.protocol.values.layout import Layout
+from unbroken.protocol.values.notices import Notice, Reported
+from unbroken.protocol.values.notices.placement import DocumentForged
 from unbroken.security.sealing import ForgedDocument
 from unbroken.threads import LastingThread
 
@@ -50,14 +52,8 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.2
 """Pause before a change is tried again while ZooKeeper is away."""
 
-CONTROL_S = 0.5
-"""The controller looks at members and replicas at least this often."""
-
-HISTORY_LIMIT = 1_000
-"""Sentences kept in the history; the oldest are dropped."""
-
 JOB_LIMIT = 10_000
-"""Changes waiting for ZooKeeper. Sentences are given up long before, at HISTORY_LIMIT; the others are few."""
+"""Changes waiting for ZooKeeper. Notices are dropped long before, at HISTORY_LIMIT; the others are few."""
 
 PARTS = ("members", "disks", "history", "stopped", "suspected", "caught-up", "draining", "renewed", "switched", "code")
 """Below these, documents come and go; they are made before anybody looks."""
@@ -86,8 +82,10 @@ class Callbacks:
     members: Callable[[dict[NodeId, Member]], None]
     layout: Callable[[Layout], None]
     in_sync: Callable[[InSync], None]
-    tell: Callable[[str], None]
-    """Make a sentence known, in the history and elsewhere."""
+    tell: Callable[[Notice], None]
+    """Make a notice known, in the history and elsewhere."""
+    noted: Callable[[Reported], None]
+    """Make an entry of the history known here, which was written together with what it reports."""
     linked: Callable[[], Collection[NodeId]]
     """The nodes that this one has been linked to."""
     connected: Callable[[], Collection[NodeId]]
@@ -118,32 +116,33 @@ class Coordination:
         self._callbacks = callbacks
         self._name_deadline_s = name_deadline_s
         self._programs = programs
+        self._history = History(client, flow, me.node)
         self._controller = Controller(
             client,
             flow,
             me.node,
             programs,
             settings,
+            self._history,
             callbacks.tell,
+            callbacks.noted,
             callbacks.linked,
             callbacks.connected,
             callbacks.superseded,
             me.run,
         )
-        self._controlling = False
-        self._office = Office(client, flow, me.node, callbacks.connected, self.report)
-        self._suspicions: dict[NodeId, Suspicion] = {}
+        self._closed = threading.Event()
+        self._office = Office(client, flow, me.node, callbacks.connected, self._history, callbacks.noted)
+        self._candidacy = Candidacy(client, me.node, self._controller, self._office, self._closed)
         self._watches: dict[str, Any] = {}
         self._look_at = 0.0
-        self._to_be_written = threading.Event()
         self._jobs: Jobs[Callable[[], None]] = Jobs(
             JOB_LIMIT, lambda: log.error("%d changes wait for ZooKeeper; one is dropped", JOB_LIMIT)
         )
-        self._closed = threading.Event()
-        self._changed = threading.Event()
+        self._suspicions = SuspicionDocuments(client, flow, me.node, self._jobs.put)
         self._threads = [
             LastingThread(self._work, "zookeeper-jobs"),
-            LastingThread(self._candidate, "controller"),
+            LastingThread(self._candidacy.stand, "controller"),
         ]
 
     @property
@@ -151,14 +150,14 @@ class Coordination:
         """The session with ZooKeeper, for those who keep other documents of the flow there."""
         return self._client
 
-    def facts(self) -> dict[str, Any]:
-        """How this node stands with ZooKeeper, for its status."""
-        return {
-            "connected": bool(self._client.connected),
-            "controller": self._controlling,
-            "failovers": self._controller.failovers.counts(),
-            "recoveries": self._controller.failovers.recovered(),
-        }
+    def status(self) -> CoordinationStatus:
+        """The session with ZooKeeper, and the work as a controller."""
+        return CoordinationStatus(
+            connected=bool(self._client.connected),
+            controller=self._candidacy.elected,
+            failovers=self._controller.failovers.counts(),
+            recoveries=self._controller.failovers.recovered(),
+        )
 
     def start(self) -> None:
         """Join the flow; raises UnbrokenError if the name is taken."""
@@ -183,17 +182,17 @@ class Coordination:
         """Try to change the in-sync set for ``replica``; whatever the document says afterwards comes by callback."""
         self._jobs.put(lambda: self._replace_in_sync(proposal, replica))
 
-    def report(self, sentence: str) -> None:
-        """Add a sentence to the flow's history; given up when too many wait for ZooKeeper."""
+    def report(self, notice: Notice) -> None:
+        """Add a notice to the flow's history; given up when too many wait for ZooKeeper."""
         if self._jobs.qsize() >= HISTORY_LIMIT:
             return
-        entry = json.dumps({"time_ms": int(time.time() * 1000), "node": self._me.node, "sentence": sentence})
-        self._jobs.put(lambda: self._write_history(entry.encode()))
+        entry = self._history.entry(notice)
+        self._jobs.put(lambda: self._history.write(entry))
 
     def report_forged(self, error: ForgedDocument) -> None:
         """Make known that a document was refused; called by the client, once for each."""
         log.error("%s", error)
-        self.report(f"{error.path} in ZooKeeper does not carry the seal of the flow's token and is ignored")
+        self.report(DocumentForged(error.path))
 
     def replica_stopped(self, replica: ReplicaId, reason: str) -> None:
         """Let the controller know that a replica of this node will not go on, so that nobody waits for it."""
@@ -209,18 +208,15 @@ class Coordination:
 
     def suspects(self, node: NodeId, reason: str) -> None:
         """Let the controller know that this node gets no answer from another one, for as long as that is so."""
-        found = Suspicion(node, self._me.node, reason[:REASON_LIMIT])
-        self._suspicions = {**self._suspicions, node: found}
-        self._ask_to_write_suspicions()
+        self._suspicions.add(node, reason[:REASON_LIMIT])
 
     def trusts(self, node: NodeId) -> None:
         """Take back what was said about another node."""
-        self._suspicions = {suspect: found for suspect, found in self._suspicions.items() if suspect != node}
-        self._ask_to_write_suspicions()
+        self._suspicions.remove(node)
 
     def close(self) -> None:
         self._closed.set()
-        self._changed.set()
+        self._candidacy.notify()
         self._jobs.put(lambda: None)
         self._client.stop()
         self._client.close()
@@ -306,8 +302,7 @@ class Coordination:
         if state == KazooState.CONNECTED and not self._closed.is_set():
             self._jobs.put(self._register)
             self._jobs.put(self._offer_disk)
-            # Those of an earlier session have vanished with it.
-            self._ask_to_write_suspicions()
+            self._suspicions.refresh()
 
     def _accept_lost_data(self) -> None:
         """Let a server that has lost its data answer this client. What it says is compared with the run of this disk,
@@ -322,13 +317,13 @@ class Coordination:
         self._jobs.put(self._refresh_members)
 
     def _on_suspected(self, names: list[str]) -> None:
-        self._changed.set()
+        self._candidacy.notify()
         if names:
             self._jobs.put(self._office.depose)
 
     def _refresh_members(self) -> None:
         self._callbacks.members(read_members(self._client, self._flow))
-        self._changed.set()
+        self._candidacy.notify()
 
     def _on_layout(self, data: bytes | None, stat: Any) -> None:
         if data is None:
@@ -336,7 +331,7 @@ class Coordination:
             self._jobs.put(self._register)
             self._jobs.put(self._offer_disk)
         if data:
-            layout = layout_from(data)
+            layout = LAYOUT.decode(data)
             if self._programs.knows(layout.generations):
                 self._take_layout(layout)
             else:
@@ -348,12 +343,12 @@ class Coordination:
             self._jobs.put(lambda: self._delete(f"disks/{self._me.node}"))
         self._controller.failovers.layout_changed(layout)
         self._callbacks.layout(layout)
-        self._changed.set()
+        self._candidacy.notify()
 
     def _on_in_sync(self, data: bytes | None, stat: Any) -> None:
         if data:
             self._take_in_sync(in_sync_from(data, stat.version))
-            self._changed.set()
+            self._candidacy.notify()
 
     def _take_in_sync(self, found: InSyncDocument) -> None:
         if self._me.run not in ("", found.run):
@@ -371,7 +366,7 @@ class Coordination:
         path = f"{self._root}/in-sync"
         for _ in range(ATTEMPTS):
             data, stat = self._client.get(f"{self._root}/layout")
-            layout = layout_from(data)
+            layout = LAYOUT.decode(data)
             if replica not in layout.placement or self._me.run not in ("", layout.run):
                 log.info("%s proposes no in-sync set any more, because it was replaced", replica)
                 break
@@ -391,31 +386,6 @@ class Coordination:
         data, stat = self._client.get(path)
         return data, stat.version
 
-    def _ask_to_write_suspicions(self) -> None:
-        # One job that waits is enough for all changes: links that come and go must not fill the queue.
-        if not self._to_be_written.is_set():
-            self._to_be_written.set()
-            self._jobs.put(self._write_suspicions)
-
-    def _write_suspicions(self) -> None:
-        """Make this node's documents say what it suspects at this moment, whatever they said before."""
-        self._to_be_written.clear()
-        wanted = {found.name: found for found in self._suspicions.values()}
-        for found in read_suspicions(self._client, self._flow):
-            if found.by == self._me.node and not (wanted.get(found.name) == found and self._is_mine(found)):
-                self._delete(f"suspected/{found.name}")
-        for name, found in wanted.items():
-            try:
-                self._client.create(f"{self._root}/suspected/{name}", found.to_bytes(), ephemeral=True, makepath=True)
-            except NodeExistsError:
-                continue
-
-    def _is_mine(self, found: Suspicion) -> bool:
-        """Whether a document will stay as long as this session: one that an earlier one has left would vanish."""
-        stat = self._client.exists(f"{self._root}/suspected/{found.name}")
-        session = self._client.client_id
-        return stat is not None and session is not None and stat.ephemeralOwner == session[0]
-
     def _delete(self, name: str) -> None:
         try:
             self._client.delete(f"{self._root}/{name}")
@@ -427,16 +397,7 @@ class Coordination:
             self._client.create(f"{self._root}/{name}", data, makepath=True)
         except NodeExistsError:
             return
-        self._changed.set()
-
-    def _write_history(self, entry: bytes) -> None:
-        root = f"{self._root}/history"
-        self._client.create(f"{root}/e", entry, sequence=True, makepath=True)
-        for name in sorted(self._client.get_children(root))[:-HISTORY_LIMIT]:
-            try:
-                self._client.delete(f"{root}/{name}")
-            except NoNodeError:
-                continue  # another node was faster
+        self._candidacy.notify()
 
     def _next_job(self) -> Callable[[], None]:
         """A change that waits for ZooKeeper, or, from time to time, a look at this node's own entry."""
@@ -469,40 +430,3 @@ class Coordination:
                 except BaseException:
                     log.exception("a change in ZooKeeper failed")
                     break
-
-    # --- controller -----------------------------------------------------------------------------------
-
-    def _candidate(self) -> None:
-        while not self._closed.is_set():
-            try:
-                self._client.Election(self._office.path, self._me.node).run(self._control)
-            except (KazooException, KazooTimeoutError) as error:
-                if not self._closed.is_set():
-                    log.warning("election interrupted: %s", type(error).__name__)
-            except BaseException:  # it asks sinks, which may be a user's code
-                if not self._closed.is_set():
-                    log.exception("the controller failed")
-            self._closed.wait(RETRY_S)
-
-    def _control(self) -> None:
-        """Run while elected."""
-        log.info("%s is the controller", self._me.node)
-        self._controller.take_office()
-        self._controlling = True
-        try:
-            self._hold_office()
-        finally:
-            self._controlling = False
-
-    def _hold_office(self) -> None:
-        session = self._client.client_id
-        # The office belongs to the session; compare-and-set keeps a late decision from doing harm.
-        while not self._closed.is_set() and self._client.connected and self._client.client_id == session:
-            if not self._office.held():
-                log.warning("%s is not the controller any more", self._me.node)
-                return
-            self._changed.clear()
-            # A forged document is reported when it is read, and nothing is decided by it.
-            with contextlib.suppress(ForgedDocument):
-                self._controller.decide()
-            self._changed.wait(CONTROL_S)

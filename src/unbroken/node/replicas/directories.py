@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
+from unbroken.codecs.codec import Codec, Undecodable
 from unbroken.data.checksum import Damaged, replace_file, sealed, unsealed
-from unbroken.data.forcing import force_path, force_tree
+from unbroken.data.durability import force_path, force_tree
 from unbroken.data.unit_store import StoredHeaders, UnitStore, owed_bytes, owed_name, stored_headers, unit_name
 from unbroken.errors import UnbrokenError
 from unbroken.node.ingress.base import IngressBase
-from unbroken.node.ingress.log_file import IngressLogFile
-from unbroken.protocol.ingress.log import Admission, Entry
-from unbroken.protocol.instructions import BeginReplica
+from unbroken.node.ingress.log_file import IngressLogFile, log_state
+from unbroken.observe.notices import text_of
+from unbroken.protocol.ingress.log import Admission
+from unbroken.protocol.instructions import NoteOwed
 from unbroken.protocol.placement.adoption import LogEnd
 from unbroken.protocol.placement.retirement import SetAside
-from unbroken.protocol.repair.rebuilt_state import Rebuilt
-from unbroken.protocol.replica.recovery import LogState, ReplicaState, StoredUnits
 from unbroken.protocol.values.ids import ReplicaId, StreamId, home_of
 from unbroken.protocol.values.layout import INGRESS
-from unbroken.protocol.values.run import Run, foreign_layout
+from unbroken.protocol.values.notices.placement import LayoutForeign
+from unbroken.protocol.values.rebuilt_state import Rebuilt
+from unbroken.protocol.values.recovery import StoredReplica, StoredUnits
+from unbroken.protocol.values.run import NO_RUN, RunIdentity, is_foreign
 from unbroken.protocol.values.units import UnitHeader
 from unbroken.security.private_files import make_private
 from unbroken.spark.checkpoints import committed_batches, offset_at, repair
@@ -49,14 +50,36 @@ AGAIN = "~"
 """Before the count of a replica that was retired more than once."""
 
 
+@dataclass(frozen=True)
+class DiskIdentity:
+    """What a disk is known by, the run that it belongs to, and the replicas that have ever had a directory on it."""
+
+    disk: str
+    run: RunIdentity = NO_RUN
+    begun: frozenset[ReplicaId] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Began:
+    """The content of a `BASE` file."""
+
+    base: int
+    valid: int
+
+
+_DISK = Codec(DiskIdentity, "disk-identity", readable=True)
+_BEGAN = Codec(_Began, "began", readable=True)
+
+
 class ReplicaDirs:
     """Where a node keeps its things.
 
     ``replicas/<replica>/`` holds ``checkpoint/`` or, for the ingress, ``log/``; ``inbox/`` and ``outbox/``. Batch b
     of its checkpoint is unit ``base + b + 1`` of its input (``base`` is 0 unless a file says so). All of it is whole
     whenever it is there: a copy that is under way grows in ``incoming/`` and is renamed. ``pins/`` holds what is kept
-    for copies to other nodes, ``scratch/`` what only the running process needs. ``retired/<replica>/`` holds a replica
-    that the layout does not place here, until its shard is redundant on other nodes.
+    for copies to other nodes, ``staging/`` units that no replica has yet or has any longer, ``scratch/`` what only the
+    running process needs. ``retired/<replica>/`` holds a replica that the layout does not place here, until its shard
+    is redundant on other nodes.
     """
 
     def __init__(self, root: Path) -> None:
@@ -64,6 +87,7 @@ class ReplicaDirs:
         self.replicas = root / "replicas"
         self.retired = root / "retired"
         self.pins = root / "pins"
+        self.staging = root / "staging"
         self.store = UnitStore(self.replicas)
 
     @property
@@ -95,29 +119,28 @@ class ReplicaDirs:
         """What this disk is known by; made at the first start."""
         path = self.root / IDENTITY
         try:
-            return str(self._identity()["disk"])
+            return self._identity().disk
         except FileNotFoundError:
             if self.root.is_dir() and any(self.root.iterdir()):
                 raise UnbrokenError(
                     f"{self.root} holds files but is not the directory of a node. Give another one with --dir."
                 ) from None
-        except (ValueError, KeyError, TypeError) as error:
+        except Undecodable as error:
             raise Damaged(path, str(error), self._fresh) from error
         self.keep_private()
-        self._write_identity({"disk": uuid.uuid4().hex, "begun": [], "run": "", "supersedes": []})
+        self._write_identity(DiskIdentity(uuid.uuid4().hex))
         return self.identity()
 
     def keep_private(self) -> None:
         """Close the directory to other users, also if it was made by an administrator: it holds rows."""
         make_private(self.root)
 
-    def run(self) -> Run:
+    def run(self) -> RunIdentity:
         """The run that this disk belongs to; `NO_RUN` until it has taken a layout."""
         self.identity()
-        known = self._identity()
-        return Run(known["run"], frozenset(known["supersedes"]))
+        return self._identity().run
 
-    def belong(self, run: Run) -> None:
+    def belong(self, run: RunIdentity) -> None:
         """Note that this disk belongs to ``run`` from here on.
 
         Raises
@@ -128,31 +151,27 @@ class ReplicaDirs:
         mine = self.run()
         if mine == run:
             return
-        refused = foreign_layout(self.root.name, mine.id, run.id)
-        if refused is not None:
-            raise UnbrokenError(refused)
-        self._write_identity({**self._identity(), "run": run.id, "supersedes": sorted(run.supersedes)})
+        if is_foreign(mine.id, run.id):
+            raise UnbrokenError(text_of(LayoutForeign(self.root.name, mine.id, run.id)))
+        self._write_identity(replace(self._identity(), run=run))
 
     def begun(self, replica: ReplicaId) -> bool:
         """Whether ``replica`` has ever had a directory here."""
-        return str(replica) in self._identity()["begun"]
+        return replica in self._identity().begun
 
     def begin(self, replicas: Iterable[ReplicaId]) -> None:
         """Make the directories of replicas that begin with nothing."""
-        known = self._identity()
-        names = [str(replica) for replica in replicas]
-        for name in names:
-            (self.replicas / name).mkdir(parents=True, exist_ok=True)
-        self._write_identity({**known, "begun": sorted({*known["begun"], *names})})
+        known, fresh = self._identity(), frozenset(replicas)
+        for replica in fresh:
+            (self.replicas / str(replica)).mkdir(parents=True, exist_ok=True)
+        self._write_identity(replace(known, begun=known.begun | fresh))
 
-    def _identity(self) -> dict[str, Any]:
-        """What the identity of this disk says."""
+    def _identity(self) -> DiskIdentity:
         path = self.root / IDENTITY
-        found: dict[str, Any] = json.loads(unsealed(path, path.read_bytes(), self._fresh))
-        return found
+        return _DISK.decode(unsealed(path, path.read_bytes(), self._fresh))
 
-    def _write_identity(self, known: Mapping[str, Any]) -> None:
-        replace_file(self.root / IDENTITY, sealed(json.dumps(known).encode()))
+    def _write_identity(self, known: DiskIdentity) -> None:
+        replace_file(self.root / IDENTITY, sealed(_DISK.encode(known)))
 
     @property
     def _fresh(self) -> str:
@@ -187,7 +206,7 @@ class ReplicaDirs:
                     found = LogEnd(found.term, base.index)
         return found
 
-    def state(self, replica: ReplicaId, admission: Admission | None = None) -> ReplicaState:
+    def state(self, replica: ReplicaId, admission: Admission | None = None) -> StoredReplica:
         """What a replica can go on from; a fresh copy of the ingress comes with its admission."""
         outbox = stored_headers(self.store.outbox_dir(replica))
         if replica.shard == INGRESS:
@@ -196,7 +215,7 @@ class ReplicaDirs:
         base, valid = _began(self.replicas / str(replica))
         batches = committed_batches(self.checkpoint(replica))
         offset = offset_at(self.checkpoint(replica), batches - 1) if batches else {"cut": base}
-        state = ReplicaState(int(offset["cut"]), valid=valid, taken=cut_from(offset))
+        state = StoredReplica(int(offset["cut"]), valid=valid, taken=cut_from(offset))
         inboxes: dict[StreamId, tuple[UnitHeader, ...]] = {}
         for stream, headers in stored_headers(self.store.inbox_dir(replica)).headers.items():
             if stream.home != stream:
@@ -214,15 +233,19 @@ class ReplicaDirs:
     def base(self, replica: ReplicaId) -> int:
         return _began(self.replicas / str(replica))[0]
 
-    def begin_anew(self, step: BeginReplica) -> None:
-        """Make the directory of a replica that begins with nothing but what its producers keep."""
-        self.drop(step.replica)
-        incoming = self.incoming(step.replica)
-        (incoming / self.store.owed_dir(step.replica).name).mkdir(parents=True)
-        (incoming / BASE).write_bytes(sealed(f"{step.base} {step.valid}".encode()))
-        for note in step.owed:
-            (incoming / self.store.owed_dir(step.replica).name / owed_name(note.stream)).write_bytes(owed_bytes(note))
-        self.adopt(step.replica)
+    def begin_anew(self, replica: ReplicaId, base: int, valid: int, owed: Iterable[NoteOwed]) -> Path:
+        """The directory for ``adopt`` of a replica that begins with unit ``base + 1`` of its input.
+
+        Its results count after unit ``valid``; what is ``owed`` to its consumers is noted.
+        """
+        incoming = self.incoming(replica)
+        shutil.rmtree(incoming, ignore_errors=True)
+        notes = incoming / self.store.owed_dir(replica).name
+        notes.mkdir(parents=True)
+        (incoming / BASE).write_bytes(sealed(_BEGAN.encode(_Began(base, valid))))
+        for note in owed:
+            (notes / owed_name(note.stream)).write_bytes(owed_bytes(note))
+        return incoming
 
     def begin_like(self, replica: ReplicaId, other: ReplicaId) -> None:
         """Make the directory of one that will have the state of another; its inbox may be there already."""
@@ -232,10 +255,10 @@ class ReplicaDirs:
         if note.exists():
             shutil.copyfile(note, home / BASE)
 
-    def undo(self, replica: ReplicaId, base: int, valid: int) -> None:
+    def forget_state(self, replica: ReplicaId, base: int, valid: int) -> None:
         """Forget the state of a replica, which begins again at unit ``base + 1`` of its input; its units stay."""
         self._remove(self.checkpoint(replica))
-        self.store.write(self.replicas / str(replica) / BASE, sealed(f"{base} {valid}".encode()))
+        self.store.write(self.replicas / str(replica) / BASE, sealed(_BEGAN.encode(_Began(base, valid))))
 
     def completed(self, replica: ReplicaId, keep: bool, forced: bool) -> Path:
         """A copy is complete: the directory for ``adopt``, with all that is in it on disk if it is to be ``forced``.
@@ -331,18 +354,9 @@ class ReplicaDirs:
         for leftover in [self.pins, *self.root.glob("dropped-*")]:
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def _ingress_state(self, replica: ReplicaId, outbox: StoredHeaders, admission: Admission | None) -> ReplicaState:
-        base = IngressBase.read(self.ingress_log(replica))
-        entries: tuple[Entry, ...] = ()
-        if self.ingress_log(replica).is_dir():
-            log = IngressLogFile(self.ingress_log(replica))
-            entries = tuple(log.read())
-            # What is returned is acknowledged to others, whatever process has written it.
-            log.force()
-        index, pulse, finished = (0, 0, False) if base is None else (base.index, base.pulse, base.finished)
-        units = {} if base is None else base.units
-        held = LogState(index, entries, pulse, finished, admission, units)
-        return ReplicaState(pulse, self._stored(replica, outbox, pulse, units), log=held)
+    def _ingress_state(self, replica: ReplicaId, outbox: StoredHeaders, admission: Admission | None) -> StoredReplica:
+        held = log_state(self.ingress_log(replica), admission)
+        return StoredReplica(held.pulse, self._stored(replica, outbox, held.pulse, held.units), log=held)
 
     def _stored(
         self,
@@ -385,10 +399,12 @@ def _began(home: Path) -> tuple[int, int]:
     """What the note of a replica says that began in the middle."""
     try:
         path = home / BASE
-        base, valid = unsealed(path, path.read_bytes(), REBUILD).split()
+        found = _BEGAN.decode(unsealed(path, path.read_bytes(), REBUILD))
     except FileNotFoundError:
         return 0, 0
-    return int(base), int(valid)
+    except Undecodable as error:
+        raise Damaged(path, str(error), REBUILD) from None
+    return found.base, found.valid
 
 
 def _replicas_in(directory: Path) -> list[ReplicaId]:

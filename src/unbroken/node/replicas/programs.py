@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from unbroken.codecs.codec import Codec
 from unbroken.coordination.documents import read_members, read_names, root_of
 from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow.dataflow import Dataflow
-from unbroken.flow.plan import load_text
+from unbroken.flow.loading import load_text
 from unbroken.flow.program import Consumer, Program, code_digest, consumers, merged
+from unbroken.protocol.combinations import fixed_code
 from unbroken.protocol.values.ids import NodeId, ShardId, home_of, segment_of
 from unbroken.protocol.values.layout import Layout, Topology
 from unbroken.security.sealing import ForgedDocument
@@ -167,10 +168,8 @@ def _split(flow: Dataflow, program: Program) -> Dataflow:
 def _refuse_what_reaches_further(flow: Dataflow, program: Program, analysis: Analysis) -> None:
     """A program that follows another has its strategies. State that needs more than they keep could not be built again
     from what producers have let go already; for state that needs less, they keep a little too much."""
-    problems = []
-    if program.topology.led:
-        what = "the code of a flow in which leaders order the input cannot be replaced while it runs"
-        problems.append(Problem(flow.where, what, "stop the flow and start it again with the other file"))
+    fixed = fixed_code(program.topology)
+    problems = [] if fixed is None else [Problem(flow.where, *fixed)]
     for part in program.topology.segments:
         name = segment_of(part)
         kept, found = kept_for(program.topology, part), analysis.horizons.get(name)
@@ -185,11 +184,22 @@ def _refuse_what_reaches_further(flow: Dataflow, program: Program, analysis: Ana
 # --- documents --------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class CodeDocument:
+    """The program of a generation; the first one with its ``run``, because a former run may have left another."""
+
+    program: Program
+    run: str = ""
+
+
+CODE = Codec(CodeDocument, "code", readable=True)
+
+
 def write_program(client: KazooClient, flow: str, program: Program) -> None:
     """Make a generation known; raises UnbrokenError if there is one of its number."""
     path = f"{root_of(flow)}/code/{program.generation}"
     try:
-        client.create(path, json.dumps(program.to_json()).encode(), makepath=True)
+        client.create(path, CODE.encode(CodeDocument(program)), makepath=True)
     except NodeExistsError:
         raise UnbrokenError(
             f"somebody else upgrades flow {flow} at this moment; see `unbroken history` and try again"
@@ -207,7 +217,7 @@ def write_first_program(
     A node registers before it calls this, and writes even what is there already. So of two nodes with different code
     the later one to write finds the other one's code in use, or its own write fails.
     """
-    path, data = f"{root_of(flow)}/code/1", json.dumps({**program.to_json(), "run": run}).encode()
+    path, data = f"{root_of(flow)}/code/1", CODE.encode(CodeDocument(program, run))
     for _ in range(WRITE_ATTEMPTS):
         try:
             client.create(path, data, makepath=True)
@@ -237,13 +247,13 @@ def program_of_run(client: KazooClient, flow: str, generation: int, run: str) ->
         data = client.get(f"{root_of(flow)}/code/{generation}")[0]
     except (NoNodeError, ForgedDocument):
         return None
-    return _of_run(data, run) if generation == 1 else Program.from_json(json.loads(data))
+    return _of_run(data, run) if generation == 1 else CODE.decode(data).program
 
 
 def _of_run(data: bytes, run: str) -> Program | None:
     """The first program, unless a former run of the flow has left it."""
-    value = json.loads(data)
-    return Program.from_json(value) if value.get("run") == run else None
+    found = CODE.decode(data)
+    return found.program if found.run == run else None
 
 
 def refuse_other_program(run: Program | None, given: Program) -> None:
@@ -281,7 +291,7 @@ def read_program(client: KazooClient, flow: str, generation: int) -> Program:
         data = client.get(f"{root_of(flow)}/code/{generation}")[0]
     except NoNodeError:
         raise UnbrokenError(f"the code of generation {generation} of flow {flow} is not in ZooKeeper") from None
-    return Program.from_json(json.loads(data))
+    return CODE.decode(data).program
 
 
 def known_generations(client: KazooClient, flow: str) -> list[int]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from unbroken.errors import UnbrokenError
+from unbroken.errors import UnbrokenError, reason_of
+from unbroken.node.interfaces import LoopAccess, NodeLife
+from unbroken.node.replicas.pin_requests import PinRequests
 from unbroken.protocol.events import SnapshotTaken
-from unbroken.protocol.ingress.quarantine import reason_of
 from unbroken.protocol.values.ids import ReplicaId, ShardId
 from unbroken.protocol.values.layout import INGRESS
+from unbroken.protocol.values.notices.replicas import SnapshotFailed
 from unbroken.spark.snapshots import SnapshotStore
 from unbroken.threads import LastingThread
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from unbroken.node.node import Node
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +28,12 @@ class Snapshots:
     last complete one, so a shard can go on from it whatever happened to its replicas.
     """
 
-    def __init__(self, node: Node, store: SnapshotStore, every_s: float) -> None:
-        self._node = node
+    def __init__(
+        self, life: NodeLife, loop: LoopAccess, pins: PinRequests, store: SnapshotStore, every_s: float
+    ) -> None:
+        self._life = life
+        self._loop = loop
+        self._pins = pins
         self._store = store
         self._every_s = every_s
         self._told = ""
@@ -64,7 +65,7 @@ class Snapshots:
             except BaseException as error:
                 # Then more is kept than necessary, until the next snapshot.
                 log.warning("earlier snapshots of %s cannot be found: %s", shard, reason_of(error))
-        while not self._node.wait_for_stop(self._every_s):
+        while not self._life.wait_for_stop(self._every_s):
             for shard in self._shards():
                 try:
                     self._save(shard)
@@ -74,28 +75,28 @@ class Snapshots:
                     log.warning("no snapshot of %s: %s", shard, reason)
                     if self._told != reason:
                         self._told = reason
-                        self._node.tell(f"no snapshot of {shard} could be made, trying again: {reason}")
+                        self._life.tell(SnapshotFailed(shard, reason))
 
     def _shards(self) -> list[ShardId]:
         """Those that this node is to look after."""
-        layout = None if self._node.protocol is None else self._node.protocol.layout
-        return [] if layout is None else [s for s in layout.eldest_on(self._node.name) if s != INGRESS]
+        view = self._loop.view
+        return [] if view is None else [s for s in view.layout.eldest_on(self._life.name) if s != INGRESS]
 
     def _announce(self, shard: ShardId) -> None:
         """Tell what an earlier process has saved, so that no more than necessary is kept for it."""
         latest = self._store.latest(str(shard))
         if latest is not None:
-            self._node.post(SnapshotTaken(shard, latest.version))
+            self._loop.post(SnapshotTaken(shard, latest.version))
 
     def _save(self, shard: ShardId) -> None:
-        pinned = self._node.transfers.pin_here(shard)
+        pinned = self._pins.pin_here(shard)
         try:
-            version = int(pinned.manifest.facts["version"])
+            version = pinned.manifest.version
             latest = self._store.latest(str(shard))
             if latest is None or latest.version < version:
                 size = self._store.save(str(shard), version, pinned.directory)
                 log.info("snapshot of %s at version %d: %.1f MB", shard, version, size / 1e6)
-            self._node.post(SnapshotTaken(shard, version))
+            self._loop.post(SnapshotTaken(shard, version))
             self._store.prune(str(shard), KEPT)
         finally:
-            self._node.transfers.pins.release(pinned.manifest.pin)
+            self._pins.release(pinned.manifest.pin)

@@ -15,23 +15,26 @@ import logging
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from unbroken.data.schema import arrow_schema
 from unbroken.data.unit_store import UnitStore, encode_unit
-from unbroken.protocol.ingress.quarantine import reason_of
-from unbroken.protocol.values.ids import ReplicaId, ShardId
-from unbroken.protocol.values.strategy import Ha
+from unbroken.errors import UnbrokenError, reason_of
+from unbroken.node.interfaces import LoopAccess, NodeLife
+from unbroken.node.replicas.programs import Programs
+from unbroken.protocol.machine import NodeProtocol
+from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId
 from unbroken.protocol.values.units import Digest, UnitHeader
-from unbroken.spark.runner import CutInfo, QueryRunner, Surroundings
-
-if TYPE_CHECKING:
-    from unbroken.node.node import Node
+from unbroken.spark.runner import QueryRunner, QuerySurroundings
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 UNITS = 12
 """Micro-batches of each segment: from about the tenth on they take as long as they always will."""
@@ -53,25 +56,31 @@ SETTLE_S = 120.0
 class WarmUp:
     """Runs segments once; ends early when the node gets something to do."""
 
-    def __init__(self, node: Node, around: Surroundings) -> None:
-        self._node = node
-        self._root = node.dirs.root / "warm-up"
+    def __init__(
+        self, life: NodeLife, loop: LoopAccess, programs: Programs, root: Path, around: QuerySurroundings
+    ) -> None:
+        self._life = life
+        self._loop = loop
+        self._programs = programs
+        self._root = root / "warm-up"
         store = UnitStore(self._root)
         self._around = replace(
             around,
             store=store,
             checkpoint=lambda replica: self._root / str(replica) / "checkpoint",
             base=lambda _replica: 0,
-            cut_info=lambda _replica, number, _cut: CutInfo(number, number, False),
+            cut_header=lambda replica, number, _cut: UnitHeader(
+                StreamId(ShardId("made-up", 0), replica.shard), number, number, number, Digest(0, 0)
+            ),
             produced=lambda _replica, _number, _headers, _watermark_ms: None,
         )
-        self._done: dict[str, threading.Event] = {}
+        self._done: dict[ReplicaId, threading.Event] = {}
         self._idle = True
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="warm-up", daemon=True).start()
 
-    def answer(self, replica: str, start: int) -> int | None:
+    def answer(self, replica: ReplicaId, start: int) -> int | None:
         """The gate of the made-up replicas: one unit further, until there are no more. None for real ones."""
         done = self._done.get(replica)
         if done is None:
@@ -82,8 +91,7 @@ class WarmUp:
         return start
 
     def _run(self) -> None:
-        protocol = self._node.protocol
-        self._idle = protocol is not None and not protocol.hosted()
+        self._idle = not self._ask(lambda protocol: bool(protocol.hosted()), True)
         if not self._idle:
             self._await_own()
         for name in self._segments():
@@ -95,37 +103,37 @@ class WarmUp:
                 # Made-up rows may not suit the user's code; then the first real micro-batch is a slow one.
                 log.info("segment %s was not warmed up: %s", name, reason_of(error))
         shutil.rmtree(self._root, ignore_errors=True)
-        log.info("%s is warm", self._node.name)
+        log.info("%s is warm", self._life.name)
 
     def _segments(self) -> list[str]:
         """All of them on an idle node; otherwise those that this node may have to take over with nobody beside it."""
-        protocol, topology = self._node.protocol, self._node.programs.topology
-        if self._idle or protocol is None:
+        topology = self._programs.topology
+        if self._idle:
             return list(topology.segments)
-        here = {replica.shard.part for replica in protocol.hosted()}
-        held = {replica.shard.part for replica in protocol.holding.copies}
-        relying = {part for part in topology.segments if topology.strategy(part).ha is Ha.UPSTREAM}
+        none: list[ReplicaId] = []
+        here = {replica.shard.part for replica in self._ask(lambda protocol: protocol.hosted(), none)}
+        held = {replica.shard.part for replica in self._ask(lambda protocol: list(protocol.policies.held()), none)}
+        relying = {part for part in topology.segments if topology.strategy(part).rebuilt}
         return [part for part in topology.segments if part in (held | relying) - here]
 
     def _await_own(self) -> None:
         waited = 0.0
         while waited < SETTLE_S and not self._busy():
-            protocol = self._node.protocol
-            if protocol is None or all(r.committed >= SETTLED for r in list(protocol.replicas.values())):
+            if self._ask(lambda protocol: all(r.committed >= SETTLED for r in protocol.replicas.values()), True):
                 return
             time.sleep(LOOK_S)
             waited += LOOK_S
 
     def _segment(self, name: str) -> None:
         replica = ReplicaId(ShardId(name, 0), WARM_INDEX)
-        code = self._node.programs.code(replica.shard)
+        code = self._programs.code(replica.shard)
         for input_name, streams in code.streams.items():
             table = made_up_rows(arrow_schema(code.schemas[input_name]))
             for stream, number in itertools.product(streams, range(1, UNITS + 1)):
                 header = UnitHeader(stream, number, number, number, Digest(table.num_rows, 0))
                 path = self._around.store.inbox_path(replica, stream, number)
                 self._around.store.write(path, encode_unit(header, table))
-        done = self._done[str(replica)] = threading.Event()
+        done = self._done[replica] = threading.Event()
         runner = QueryRunner(replica, code, self._around)
         try:
             runner.start()
@@ -136,13 +144,21 @@ class WarmUp:
                     raise RuntimeError(runner.failure())
         finally:
             runner.stop()
-            del self._done[str(replica)]
+            del self._done[replica]
 
     def _busy(self) -> bool:
-        protocol = self._node.protocol
-        if self._node.stopping or protocol is None:
+        if self._life.stopping:
             return True
-        return bool(protocol.hosted() if self._idle else protocol.joining.joins)
+        idle = self._idle
+        return self._ask(lambda protocol: bool(protocol.hosted() if idle else protocol.newcomers.joins), True)
+
+    def _ask(self, question: Callable[[NodeProtocol], T], otherwise: T) -> T:
+        """Ask the loop; ``otherwise`` if the node has no place, or ends."""
+        try:
+            found = self._loop.inquire(question)
+        except UnbrokenError:
+            return otherwise
+        return otherwise if found is None else found
 
 
 def made_up_rows(schema: pa.Schema, rows: int = ROWS) -> pa.Table:

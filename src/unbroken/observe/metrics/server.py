@@ -24,9 +24,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from unbroken.errors import UnbrokenError
-from unbroken.observe.metrics.collector import Facts, NodeCollector, Status
-from unbroken.observe.metrics.readiness import Lack, Readiness, max_lag_of, readiness
-from unbroken.transport.http.guarded import HttpLimits
+from unbroken.observe.metrics.collector import Facts, NodeCollector
+from unbroken.observe.status.node import NodeStatus
+from unbroken.observe.status.readiness import Lack, Readiness, max_lag_of, readiness
+from unbroken.transport.http.deadlines import HttpLimits
 from unbroken.transport.http.server import AppServer
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ STUCK_S = 30.0
 """Silence of the node's loop after which the node does not count as alive. The loop looks around five times a second,
 and the longest thing it does between is to write a file."""
 
-Answer = tuple[int, str, bytes]
+HttpAnswer = tuple[int, str, bytes]
 
 _INDEX = """An Unbroken node.
 /metrics             for Prometheus
@@ -75,7 +76,7 @@ class MetricsServer:
         flow: str,
         node: str,
         *,
-        status: Callable[[], Status],
+        status: Callable[[], NodeStatus],
         silence_s: Callable[[], float | None],
         hung: Callable[[], str | None] = lambda: None,
         limits: HttpLimits = LIMITS,
@@ -126,17 +127,17 @@ class _Desk:
         self._kind = kind
         self._free = threading.BoundedSemaphore(AT_ONCE)
 
-    async def ask(self, question: Callable[[], Answer]) -> Answer:
+    async def ask(self, question: Callable[[], HttpAnswer]) -> HttpAnswer:
         if not self._free.acquire(blocking=False):
             return _text(503, f"too many questions are asked at a time: {self._kind}. Ask again later.\n")
-        answer: Future[Answer] = Future()
+        answer: Future[HttpAnswer] = Future()
         threading.Thread(target=self._work, args=(question, answer), name=f"metrics{self._kind}", daemon=True).start()
         try:
             return await asyncio.wait_for(asyncio.wrap_future(answer), ANSWER_S)
         except TimeoutError:
             return _text(503, f"no answer within {ANSWER_S:g} s: {self._kind}. Ask again later.\n")
 
-    def _work(self, question: Callable[[], Answer], answer: Future[Answer]) -> None:
+    def _work(self, question: Callable[[], HttpAnswer], answer: Future[HttpAnswer]) -> None:
         try:
             found = question()
         except BaseException as error:
@@ -180,7 +181,7 @@ class _Site:
         headers = {"Content-Type": kind, "Cache-Control": "no-store", "Connection": "close"}
         await Response(b"" if request.method == "HEAD" else body, code, headers)(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: Request) -> HttpAnswer:
         method, path, query = request.method, request.url.path, request.url.query
         if method not in ("GET", "HEAD"):
             return _text(405, f"{method} is not possible here; use GET\n")
@@ -197,13 +198,13 @@ class _Site:
                 return await self._desks[path].ask(partial(self._metrics, request.headers.get("accept", ""), query))
         return _text(404, f"there is no {path}\n{_INDEX}")
 
-    def _metrics(self, accept: str, query: str) -> Answer:
+    def _metrics(self, accept: str, query: str) -> HttpAnswer:
         encode, kind = choose_encoder(accept)
         names = parse_qs(query).get("name[]")
         registry = self._registry if names is None else self._registry.restricted_registry(names)
         return 200, kind, encode(registry)
 
-    def _ready(self, query: str) -> Answer:
+    def _ready(self, query: str) -> HttpAnswer:
         try:
             max_lag_ms = max_lag_of(query)
         except ValueError as error:
@@ -214,7 +215,7 @@ class _Site:
             found = Readiness(self._node, max_lag_ms, (Lack(self._node, str(error)),))
         return _json(200 if found.ready else 503, found.to_json())
 
-    def _live(self) -> Answer:
+    def _live(self) -> HttpAnswer:
         silence_s = self._silence_s()
         why = self._hung()
         if silence_s is not None and silence_s >= STUCK_S:
@@ -224,9 +225,9 @@ class _Site:
         return _json(503, {"node": self._node, "live": False, "why": why})
 
 
-def _text(code: int, text: str) -> Answer:
+def _text(code: int, text: str) -> HttpAnswer:
     return code, "text/plain; charset=utf-8", text.encode()
 
 
-def _json(code: int, value: Mapping[str, Any]) -> Answer:
+def _json(code: int, value: Mapping[str, Any]) -> HttpAnswer:
     return code, "application/json", json.dumps(value).encode() + b"\n"

@@ -18,7 +18,7 @@ SPAN_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Place:
+class SpanPlace:
     """A span as others can refer to it."""
 
     trace: int
@@ -43,52 +43,52 @@ class Ids:
 
     # --- a pulse ---------------------------------------------------------------------------------------
 
-    def cut(self, pulse: int) -> Place:
+    def cut(self, pulse: int) -> SpanPlace:
         """The sources were cut: the root of a pulse's trace."""
         return self._place(self._trace("pulse", pulse), "cut")
 
-    def offer(self, pulse: int, producer: ShardId, number: int, node: NodeId) -> Place:
+    def offer(self, pulse: int, producer: ShardId, number: int, node: NodeId) -> SpanPlace:
         """``node`` has unit ``number`` of a source or of a segment's shard, for whoever reads it."""
         return self._place(self._trace("pulse", pulse), "offer", producer, number, node)
 
-    def receive(self, pulse: int, stream: StreamId, number: int, node: NodeId) -> Place:
+    def receive(self, pulse: int, stream: StreamId, number: int, node: NodeId) -> SpanPlace:
         """The first copy of a unit came to ``node``."""
         return self._place(self._trace("pulse", pulse), "receive", stream, number, node)
 
-    def micro_batch(self, pulse: int, shard: ShardId, number: int, node: NodeId) -> Place:
+    def micro_batch(self, pulse: int, shard: ShardId, number: int, node: NodeId) -> SpanPlace:
         return self._place(self._trace("pulse", pulse), "micro-batch", shard, number, node)
 
-    def delivery(self, pulse: int, stream: StreamId, number: int, node: NodeId) -> Place:
+    def delivery(self, pulse: int, stream: StreamId, number: int, node: NodeId) -> SpanPlace:
         """``node`` handed a unit to its sink."""
         return self._place(self._trace("pulse", pulse), "deliver", stream, number, node)
 
     # --- incidents -------------------------------------------------------------------------------------
 
-    def loss(self, node: NodeId, incarnation: str, by: NodeId) -> Place:
+    def loss(self, node: NodeId, incarnation: str, by: NodeId) -> SpanPlace:
         """``by`` misses ``node``; those who miss the same process of it are in one trace."""
         return self._place(self._trace("loss", node, incarnation), "missed", by)
 
-    def lead(self, term: int) -> Place:
+    def lead(self, term: int) -> SpanPlace:
         """The ingress got another leader although nobody is missed."""
         return self._place(self._trace("lead", term), "lead")
 
-    def join(self, replica: ReplicaId) -> Place:
+    def join(self, replica: ReplicaId) -> SpanPlace:
         """A replica is built and catches up; its name is used once in a run."""
         return self._place(self._trace("join", replica), "join")
 
-    def end(self, replica: ReplicaId) -> Place:
+    def end(self, replica: ReplicaId) -> SpanPlace:
         """A replica is not wanted any more where it is."""
         return self._place(self._trace("replica", replica), "drop")
 
-    def within(self, whole: Place, *what: object) -> Place:
+    def within(self, whole: SpanPlace, *what: object) -> SpanPlace:
         """A part of ``whole``."""
         return self._place(whole.trace, whole.span, *what)
 
     def _trace(self, *what: object) -> int:
         return _hashed(TRACE_BYTES, self._run, *what)
 
-    def _place(self, trace: int, *what: object) -> Place:
-        return Place(trace, _hashed(SPAN_BYTES, self._run, trace, *what))
+    def _place(self, trace: int, *what: object) -> SpanPlace:
+        return SpanPlace(trace, _hashed(SPAN_BYTES, self._run, trace, *what))
 
 
 def _hashed(size: int, *what: object) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from unbroken.observe.tracing.ids import Ids, Place
-from unbroken.observe.tracing.spans import Moment, Recent, Seen, Span, Value
+from unbroken.observe.tracing.ids import Ids, SpanPlace
+from unbroken.observe.tracing.spans import AttributeValue, Moment, Recent, Seen, Span
 from unbroken.protocol.events import (
     FetchFailed,
     GateAsked,
@@ -45,7 +45,7 @@ class _Loss:
     """A node that is missed."""
 
     node: NodeId
-    place: Place
+    place: SpanPlace
     start_ns: int
     hosted: tuple[str, ...]
     unlinked: bool = False
@@ -59,7 +59,7 @@ class _Join:
     replica: ReplicaId
     start_ns: int
     replaces: tuple[str, ...]
-    links: tuple[Place, ...]
+    links: tuple[SpanPlace, ...]
     copy_ns: int = 0
     donor: str = ""
     copies: int = 0
@@ -76,9 +76,9 @@ class IncidentSpans:
         self._layout = layout
         self._sync = sync
         self._losses: Recent[NodeId, _Loss] = Recent(REMEMBERED)
-        self._missed: Recent[NodeId, Place] = Recent(REMEMBERED)
+        self._missed: Recent[NodeId, SpanPlace] = Recent(REMEMBERED)
         self._incarnations: Recent[NodeId, str] = Recent(REMEMBERED)
-        self._gone: Recent[ShardId, dict[ReplicaId, Place]] = Recent(REMEMBERED)
+        self._gone: Recent[ShardId, dict[ReplicaId, SpanPlace]] = Recent(REMEMBERED)
         self._joins: Recent[ReplicaId, _Join] = Recent(REMEMBERED)
         self._failed: Recent[ReplicaId, tuple[int, str]] = Recent(REMEMBERED)
         self._begin_joins(layout.joining, now_ns)
@@ -112,7 +112,7 @@ class IncidentSpans:
             out += self._carried_out(step, seen)
         return out
 
-    def under_way(self) -> tuple[Place, ...]:
+    def under_way(self) -> tuple[SpanPlace, ...]:
         """What the flow deals with at this moment, as far as this node knows."""
         joins = [self._ids.join(replica) for replica in self._joins]
         return (*(loss.place for loss in self._losses.values()), *joins)
@@ -149,7 +149,7 @@ class IncidentSpans:
         return [self._loss_span(loss, now_ns, "gone on without") for loss in done]
 
     def _loss_span(self, loss: _Loss, now_ns: int, outcome: str) -> Span:
-        attributes: dict[str, Value] = {
+        attributes: dict[str, AttributeValue] = {
             "unbroken.lost_node": loss.node,
             "unbroken.replicas": loss.hosted,
             "unbroken.outcome": outcome,
@@ -166,7 +166,7 @@ class IncidentSpans:
             return []
         loss = self._losses.get(before.leader)
         place = self._ids.lead(sync.term) if loss is None else self._ids.within(loss.place, "lead", sync.term)
-        attributes: dict[str, Value] = {
+        attributes: dict[str, AttributeValue] = {
             "unbroken.term": sync.term,
             "unbroken.leader_before": before.leader,
             "unbroken.members": tuple(sorted(sync.members)),
@@ -209,7 +209,7 @@ class IncidentSpans:
 
     def _join_span(self, join: _Join, now_ns: int, failure: str) -> Span:
         replica = join.replica
-        attributes: dict[str, Value] = {
+        attributes: dict[str, AttributeValue] = {
             "unbroken.replica": str(replica),
             "unbroken.shard": str(replica.shard),
             "unbroken.replaces": join.replaces,
@@ -234,7 +234,7 @@ class IncidentSpans:
             return []
         start_ns, join.copy_ns = join.copy_ns, 0
         whole = self._ids.join(event.replica)
-        attributes: dict[str, Value] = {"unbroken.replica": str(event.replica), "unbroken.donor": join.donor}
+        attributes: dict[str, AttributeValue] = {"unbroken.replica": str(event.replica), "unbroken.donor": join.donor}
         failure = ""
         if isinstance(event, StateArrived):
             join.arrived_ns = seen.ended_ns
@@ -253,7 +253,7 @@ class IncidentSpans:
         if newcomer is None or pin is None:
             return []
         whole = self._ids.join(newcomer)
-        attributes: dict[str, Value] = {
+        attributes: dict[str, AttributeValue] = {
             "unbroken.replica": str(pin.replica),
             "unbroken.newcomer": str(newcomer),
             "unbroken.unit": pin.version,
@@ -263,7 +263,7 @@ class IncidentSpans:
 
     def _restarted(self, replica: ReplicaId, now_ns: int, failure: str = "") -> list[Span]:
         start_ns, reason = self._failed.pop(replica)
-        attributes: dict[str, Value] = {"unbroken.replica": str(replica), "unbroken.reason": reason}
+        attributes: dict[str, AttributeValue] = {"unbroken.replica": str(replica), "unbroken.reason": reason}
         place = self._ids.within(self._ids.end(replica), "restart", start_ns)
         times = (start_ns, max(now_ns, start_ns))
         return [Span("restart a query", place, None, *times, attributes, failure=failure)]
@@ -285,7 +285,7 @@ class IncidentSpans:
             case StopReplica(replica, reason):
                 return self._stopped(replica, reason, seen)
             case DropReplica(replica) if home_of(replica.shard.part) == replica.shard.part:
-                attributes: dict[str, Value] = {
+                attributes: dict[str, AttributeValue] = {
                     "unbroken.replica": str(replica),
                     "unbroken.layout": self._layout.version,
                 }
@@ -297,12 +297,12 @@ class IncidentSpans:
         if not join.arrived_ns:
             return []
         whole = self._ids.join(join.replica)
-        attributes: dict[str, Value] = {"unbroken.replica": str(join.replica)}
+        attributes: dict[str, AttributeValue] = {"unbroken.replica": str(join.replica)}
         times = (join.arrived_ns, max(seen.began_ns, join.arrived_ns))
         return [Span("catch up", self._ids.within(whole, "catch up"), whole, *times, attributes)]
 
     def _stopped(self, replica: ReplicaId, reason: str, seen: Seen) -> list[Span]:
         out = self._restarted(replica, seen.began_ns, reason) if replica in self._failed else []
         place = self._ids.within(self._ids.end(replica), "stop", seen.began_ns)
-        attributes: dict[str, Value] = {"unbroken.replica": str(replica)}
+        attributes: dict[str, AttributeValue] = {"unbroken.replica": str(replica)}
         return [*out, Span("stop a replica", place, None, seen.began_ns, seen.ended_ns, attributes, failure=reason)]

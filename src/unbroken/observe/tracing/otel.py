@@ -31,7 +31,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from unbroken import __version__
 from unbroken.errors import UnbrokenError
-from unbroken.observe.tracing.ids import Place
+from unbroken.observe.tracing.ids import SpanPlace
 from unbroken.observe.tracing.spans import Span
 from unbroken.observe.tracing.tracing import Limits
 
@@ -50,7 +50,7 @@ class _ToldIds(IdGenerator):
     """Gives out the names that the next span is to have."""
 
     def __init__(self) -> None:
-        self.next = Place(1, 1)
+        self.next = SpanPlace(1, 1)
 
     def generate_trace_id(self) -> int:
         return self.next.trace
@@ -107,7 +107,7 @@ class OtelExporter:
         written.end(span.end_ns)
 
 
-def _context(place: Place) -> trace.SpanContext:
+def _context(place: SpanPlace) -> trace.SpanContext:
     sampled = trace.TraceFlags(trace.TraceFlags.SAMPLED)
     return trace.SpanContext(place.trace, place.span, is_remote=True, trace_flags=sampled)
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from unbroken.observe.tracing.ids import Ids, Place, Sampling
-from unbroken.observe.tracing.spans import Moment, Recent, Seen, Span, Value
+from unbroken.observe.tracing.ids import Ids, Sampling, SpanPlace
+from unbroken.observe.tracing.spans import AttributeValue, Moment, Recent, Seen, Span
 from unbroken.protocol.events import (
     GateAsked,
     Produced,
@@ -38,7 +38,7 @@ Spent = Callable[[ReplicaId, int], Mapping[str, float]]
 class _Receipt:
     """The first copy of a unit that a replica took."""
 
-    place: Place
+    place: SpanPlace
     pulse: int
     time_ns: int
 
@@ -76,12 +76,12 @@ class _Inputs:
 class PulseSpans:
     """Makes spans of what one node sees. Everything it remembers is bounded, and may be missing."""
 
-    def __init__(self, me: NodeId, ids: Ids, sampling: Sampling, spent: Spent, bucketed: bool = False) -> None:
+    def __init__(self, me: NodeId, ids: Ids, sampling: Sampling, spent: Spent, separate: bool = False) -> None:
         self._me = me
         self._ids = ids
         self._sampling = sampling
         self._spent = spent
-        self._bucketed = bucketed
+        self._separate = separate
         self._answered: Recent[int, int] = Recent()
         self._agreed: Recent[int, int] = Recent()
         self._rooted: Recent[int, None] = Recent()
@@ -90,7 +90,7 @@ class PulseSpans:
         self._inputs: Recent[tuple[str, int], _Inputs] = Recent()
         self._deliveries: Recent[tuple[StreamId, int], tuple[int, Deliver]] = Recent()
 
-    def see(self, seen: Seen, incidents: tuple[Place, ...] = ()) -> list[Span]:
+    def see(self, seen: Seen, incidents: tuple[SpanPlace, ...] = ()) -> list[Span]:
         """The spans that have ended with this; ``incidents`` are what the flow has to deal with meanwhile."""
         out: list[Span] = []
         match seen.event:
@@ -121,11 +121,11 @@ class PulseSpans:
     # --- sources ---------------------------------------------------------------------------------------
 
     def _note(self, table: Recent[int, int], pulse: int, time_ns: int) -> None:
-        # The log of a flow in buckets counts its entries, and its units count something else.
-        if pulse and not self._bucketed and self._sampling.takes(pulse):
+        # Where sources are cut each by itself, the log counts its entries, and their units count something else.
+        if pulse and not self._separate and self._sampling.takes(pulse):
             table[pulse] = time_ns
 
-    def _read(self, seen: Seen, event: Produced, incidents: tuple[Place, ...]) -> list[Span]:
+    def _read(self, seen: Seen, event: Produced, incidents: tuple[SpanPlace, ...]) -> list[Span]:
         """Units of sources are written; the leader also tells how the pulse came to be."""
         out: list[Span] = []
         for pulse in sorted({header.pulse for header in event.headers if self._sampling.takes(header.pulse)}):
@@ -158,7 +158,7 @@ class PulseSpans:
         rows: Mapping[ShardId, int],
         agreed_ns: int,
         answered_ns: int | None,
-        incidents: tuple[Place, ...],
+        incidents: tuple[SpanPlace, ...],
     ) -> Span:
         moments = [] if answered_ns is None else [Moment("sources have answered", answered_ns)]
         if agreed_ns < seen.began_ns:
@@ -190,7 +190,10 @@ class PulseSpans:
         kept = next((step for step in seen.steps if isinstance(step, StoreUnit) and step.header == header), None)
         if kept is None:
             if unit in inputs.receipts:
-                about: dict[str, Value] = {"unbroken.stream": str(header.stream), "unbroken.sender": event.sender}
+                about: dict[str, AttributeValue] = {
+                    "unbroken.stream": str(header.stream),
+                    "unbroken.sender": event.sender,
+                }
                 inputs.copies[(*unit, event.sender)] = Moment("another copy came", seen.began_ns, about)
             return []
         place = self._ids.receive(header.pulse, *unit, self._me)
@@ -247,21 +250,21 @@ class PulseSpans:
         if batch is None or not batch.units:
             return []
         spent = self._spent(batch.replica, batch.number)
-        split: dict[str, Value] = {f"unbroken.spark.{part}_ms": took for part, took in spent.items()}
+        split: dict[str, AttributeValue] = {f"unbroken.spark.{part}_ms": took for part, took in spent.items()}
         inputs = self._inputs_of(batch.replica.shard)
         out = [self._batch_span(seen, batch, pulse, number, inputs, split) for pulse, number in batch.units]
         inputs.forget(max(pulse for pulse, _ in batch.units))
         return out
 
     def _batch_span(
-        self, seen: Seen, batch: _Batch, pulse: int, number: int, inputs: _Inputs, split: Mapping[str, Value]
+        self, seen: Seen, batch: _Batch, pulse: int, number: int, inputs: _Inputs, split: Mapping[str, AttributeValue]
     ) -> Span:
         receipts = inputs.of(pulse)
         units = {unit for unit, receipt in inputs.receipts.items() if receipt.pulse == pulse}
         moments = [moment for copy, moment in inputs.copies.items() if copy[:2] in units]
         moments.append(Moment("the result is written", batch.produced_ns))
         shard = batch.replica.shard
-        attributes: dict[str, Value] = {
+        attributes: dict[str, AttributeValue] = {
             "unbroken.pulse": pulse,
             "unbroken.unit": number,
             "unbroken.shard": str(shard),
@@ -317,8 +320,8 @@ class PulseSpans:
         return [replace(span, failure=failure)]
 
 
-def _about(header: UnitHeader) -> dict[str, Value]:
-    out: dict[str, Value] = {
+def _about(header: UnitHeader) -> dict[str, AttributeValue]:
+    out: dict[str, AttributeValue] = {
         "unbroken.pulse": header.pulse,
         "unbroken.unit": header.number,
         "unbroken.shard": str(header.stream.producer),
@@ -326,7 +329,7 @@ def _about(header: UnitHeader) -> dict[str, Value]:
     return out if header.stable else {**out, "unbroken.tentative": True}
 
 
-def _sizes(headers: list[UnitHeader]) -> dict[str, Value]:
+def _sizes(headers: list[UnitHeader]) -> dict[str, AttributeValue]:
     return {
         "unbroken.rows": sum(_rows_by_source(headers).values()),
         "unbroken.bytes": sum(header.size for header in headers),

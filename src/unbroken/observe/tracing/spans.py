@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from unbroken.errors import require
-from unbroken.observe.tracing.ids import Place
+from unbroken.observe.tracing.ids import SpanPlace
 from unbroken.protocol.events import Event
 from unbroken.protocol.instructions import Instruction
 
-Value = str | bool | int | float | tuple[str, ...]
-Kind = Literal["internal", "producer", "consumer", "client"]
+AttributeValue = str | bool | int | float | tuple[str, ...]
+SpanKind = Literal["internal", "producer", "consumer", "client"]
 
 PENDING_LIMIT = 4_096
 """Things that have begun and not ended, of each kind. A flow has a few in flight for each replica; what never ends,
@@ -42,7 +42,7 @@ class Moment:
 
     name: str
     time_ns: int
-    attributes: Mapping[str, Value] = field(default_factory=dict)
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Span:
     """A stretch of time on one node, as a trace shows it; ``failure`` says why it did not come to a good end."""
 
     name: str
-    place: Place
-    parent: Place | None
+    place: SpanPlace
+    parent: SpanPlace | None
     start_ns: int
     end_ns: int
-    attributes: Mapping[str, Value] = field(default_factory=dict)
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     moments: tuple[Moment, ...] = ()
-    links: tuple[Place, ...] = ()
-    kind: Kind = "internal"
+    links: tuple[SpanPlace, ...] = ()
+    kind: SpanKind = "internal"
     failure: str = ""
 
     def __post_init__(self) -> None:

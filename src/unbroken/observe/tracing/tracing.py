@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from unbroken.observe.status.node import TraceCounts
 from unbroken.observe.tracing.ids import Sampling
 from unbroken.observe.tracing.incidents import IncidentSpans
-from unbroken.observe.tracing.notable import notable
 from unbroken.observe.tracing.pulses import PulseSpans
+from unbroken.observe.tracing.selection import notable
 from unbroken.observe.tracing.spans import Seen, Span
 from unbroken.protocol.events import Event, LinkLost, LinkUp
 from unbroken.protocol.instructions import Instruction
@@ -96,9 +97,9 @@ class Tracing:
         except queue.Full:
             self.dropped += 1
 
-    def counts(self) -> dict[str, int]:
-        """Spans that were handed on, things that did not fit into the queue, and spans that nobody took."""
-        return {"exported": self.exported, "dropped": self.dropped, "failed": self.failed}
+    def counts(self) -> TraceCounts:
+        """Spans that were handed on, that did not fit into the queue, and that the receiver did not take."""
+        return TraceCounts(exported=self.exported, dropped=self.dropped, failed=self.failed)
 
     def close(self, deadline_s: float = CLOSE_S) -> None:
         """Hand on what is there, as far as that is possible in time."""

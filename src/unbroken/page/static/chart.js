@@ -83,7 +83,7 @@ export class Chart {
 
   drawMarks(marks, x) {
     const seen = marks.filter((mark) => mark.time_ms >= this.from && mark.time_ms <= this.to);
-    keyed(this.marks, seen, (mark) => `${mark.kind} ${mark.time_ms}`, makeMark, (node, mark) => {
+    keyed(this.marks, seen, (mark) => `${mark.effect} ${mark.time_ms}`, makeMark, (node, mark) => {
       const at = x(mark.time_ms);
       const [line, head] = node.children;
       place(line, { x1: at, x2: at, y1: TOP - 1, y2: this.size.height - BOTTOM });
@@ -133,8 +133,8 @@ function makeTick() {
 const HEADS = { loss: "M-3 -3 3 -3 0 3z", doubt: "M0 -3 3 2.4 -3 2.4z", repair: "M-3 -.6 -.6 2 3 -2.6" };
 
 function makeMark(mark) {
-  const node = svg("g", { class: `mark k-${mark.kind}` });
-  const head = svg("path", { d: HEADS[mark.kind] ?? HEADS.doubt });
+  const node = svg("g", { class: `mark k-${mark.effect}` });
+  const head = svg("path", { d: HEADS[mark.effect] ?? HEADS.doubt });
   node.append(svg("line"), head);
   return node;
 }

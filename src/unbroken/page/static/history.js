@@ -1,33 +1,33 @@
-// What happened, in sentences, newest first.
+// What happened, newest first: each notice with its effect on the flow, its severity and its sentence.
 
 import { byId, el, glyph, keyed, setHidden } from "./dom.js";
 import { clock } from "./format.js";
 
 const TELLING = new Set(["loss", "doubt", "repair"]);
-const KINDS = { loss: "failure", doubt: "warning", repair: "repair", change: "change", note: "note" };
+const EFFECTS = { loss: "failure", doubt: "warning", repair: "repair", change: "change", note: "note" };
 
 export class History {
   constructor() {
     this.list = byId("history");
     this.filter = byId("history-filter");
-    this.sentences = [];
+    this.notices = [];
     this.filter.addEventListener("input", () => this.draw());
   }
 
-  show(sentences) {
-    this.sentences = [...sentences].reverse();
+  show(notices) {
+    this.notices = [...notices].reverse();
     this.draw();
   }
 
   draw() {
-    const shown = this.filter.checked ? this.sentences.filter((one) => TELLING.has(one.kind)) : this.sentences;
+    const shown = this.filter.checked ? this.notices.filter((one) => TELLING.has(one.effect) || one.severity === "error") : this.notices;
     keyed(this.list, shown, (one) => `${one.time_ms} ${one.node} ${one.text}`, make, () => {});
     setHidden(this.list, false);
   }
 }
 
-function make({ time_ms: time, node, text, kind }) {
+function make({ time_ms: time, node, named, text, kind, severity, effect }) {
   const when = el("time", { datetime: new Date(time).toISOString() }, clock(time));
-  const who = text.startsWith(node) || node === "page" ? "" : `${node}: `;
-  return el("li", { class: `k-${kind}` }, when, glyph(`k-${kind}`), el("span", {}, el("span", { class: "sr" }, `${KINDS[kind]}: `), el("small", {}, who), text));
+  const who = named ? "" : `${node}: `;
+  return el("li", { class: `k-${effect} s-${severity}`, "data-kind": kind, title: `${kind} (${severity})` }, when, glyph(`k-${effect}`), el("span", {}, el("span", { class: "sr" }, `${severity}, ${EFFECTS[effect]}: `), el("small", {}, who), text));
 }

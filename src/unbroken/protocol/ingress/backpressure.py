@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from unbroken.protocol.ingress.pause import rest_of
+from unbroken.protocol.ingress.seat import Advance, Seat
 from unbroken.protocol.ingress.sources import SourceSide
 from unbroken.protocol.instructions import Instruction
+from unbroken.protocol.output.outboxes import Outboxes
+from unbroken.protocol.surroundings import Surroundings
 from unbroken.protocol.values.ids import ReplicaId, ShardId
 from unbroken.protocol.values.layout import Layout, Topology
-
-if TYPE_CHECKING:
-    from unbroken.protocol.machine import NodeProtocol
-
-APART = 1 / 3
-"""Share of the patience with missing input by which pulses are apart while something that was gone on without catches
-up, where sources are put together by event time."""
 
 BEHIND = 2_000
 """Pulses by which a shard may be behind whose consumers go on without it; what it has yet to take is kept all the time.
@@ -28,8 +24,20 @@ LEFT_MS = 2_000.0
 waiting for it. Long enough for a read that is slow and not stuck, short enough that few notice."""
 
 
+class CutRule(Protocol):
+    """How sources are cut, where that is not all together and by time alone."""
+
+    def separate(self) -> bool: ...
+
+    def stamp(self) -> int: ...
+
+    def apart_ms(self) -> float: ...
+
+    def endured_ms(self) -> float: ...
+
+
 @dataclass
-class Pace:
+class Backpressure:
     """What an ingress node knows of the progress of others, for when to cut the next pulse.
 
     Where every shard waits for its input, the slowest one decides, and until that one has moved no other has to be
@@ -39,20 +47,24 @@ class Pace:
     be read; they are until they have caught up.
     """
 
-    node: NodeProtocol
+    around: Surroundings
+    seat: Seat
+    advance: Advance
+    outboxes: Outboxes
+    rule: CutRule
     last: tuple[ShardId, int, int] | None = None
     left: frozenset[str] = frozenset()
 
     def in_flight(self) -> int:
         """Pulses cut but not yet processed by the fastest counted replica of every shard that is waited for."""
-        node, newest = self.node, self._newest()
-        if node.ahead:
+        around, advance, sources, newest = self.around, self.advance, self.seat.sources, self._newest()
+        if advance.ahead:
             self.last, self.left = None, frozenset()
-            return newest - slowest(node.topology, node.layout, node.progress, node.ahead, newest)
+            return newest - slowest(around.topology, around.layout, advance.reached, advance.ahead, newest)
         flying = newest - min(newest, self._slowest_shard(newest))
-        if node.sources is None or (flying < node.sources.pulse.in_flight_bound and not self.left):
+        if sources is None or (flying < sources.pulse.in_flight_bound and not self.left):
             return flying
-        self.left = self._left_behind(newest, node.sources.pulse.in_flight_bound)
+        self.left = self._left_behind(newest, sources.pulse.in_flight_bound)
         if not self.left:
             return flying
         waited_for = [self._part_reached(part) for part in self._parts() if part not in self.left]
@@ -63,11 +75,10 @@ class Pace:
 
         If that is all of them, the pulse waits as ever: there is no source whose rows would be of use.
         """
-        node = self.node
-        if node.ingress is None or node.topology.bucketed:
+        if self.seat.replica is None or self.rule.separate():
             return frozenset()
         given: dict[str, int] = {}
-        for box in node.outboxes.of(node.ingress):
+        for box in self.outboxes.of(self.seat.replica):
             source = box.stream.producer.part
             given[source] = min(box.last, given.get(source, box.last))
         left: set[str] = set()
@@ -75,7 +86,7 @@ class Pace:
             reached = self._part_reached(part)
             lacks = any(
                 given.get(maker, newest) <= reached or (maker in left and self._part_reached(maker) <= reached)
-                for maker in node.topology.producers_of(part)
+                for maker in self.around.topology.producers_of(part)
             )
             stays = part in self.left and newest - reached >= bound
             if newest - reached < BEHIND and (stays or (lacks and reached < newest and self._still(part))):
@@ -84,88 +95,84 @@ class Pace:
 
     def _parts(self) -> list[str]:
         """The segments at work, producers before consumers."""
-        node = self.node
+        topology, layout = self.around.topology, self.around.layout
         return [
             part
-            for part in node.topology.segments
-            if part not in node.topology.replaces or all(node.layout.full(s) for s in node.topology.shards(part))
+            for part in topology.segments
+            if part not in topology.replaces or all(layout.full(shard) for shard in topology.shards(part))
         ]
 
     def _part_reached(self, part: str) -> int:
-        return min((self._reached(shard) for shard in self.node.topology.shards(part)), default=0)
+        return min((self._reached(shard) for shard in self.around.topology.shards(part)), default=0)
 
     def _still(self, part: str) -> bool:
         """Whether no replica of a segment has got further lately."""
-        return self.node.seen_ms >= self._moved_ms(part) + LEFT_MS
+        return self.around.seen_ms >= self._moved_ms(part) + LEFT_MS
 
     def _moved_ms(self, part: str) -> float:
-        replicas = [r for shard in self.node.topology.shards(part) for r in self.node.layout.counted(shard)]
-        return max((self.node.moved.get(replica, 0.0) for replica in replicas), default=0.0)
+        layout, moved = self.around.layout, self.advance.moved
+        replicas = [r for shard in self.around.topology.shards(part) for r in layout.counted(shard)]
+        return max((moved.get(replica, 0.0) for replica in replicas), default=0.0)
 
     def wake_times_ms(self) -> list[float]:
         """When segments that a held pulse waits for may be left behind."""
-        sources = self.node.sources
+        sources = self.seat.sources
         if sources is None or not sources.log.leading or not sources.pulse.held or len(self._parts()) < 2:
             return []
         times = [self._moved_ms(part) + LEFT_MS for part in self._parts() if part not in self.left]
-        return [time for time in times if time > self.node.seen_ms]
+        return [time for time in times if time > self.around.seen_ms]
 
     def _slowest_shard(self, newest: int) -> int:
         """The same as ``slowest`` where nobody is ahead."""
-        node = self.node
+        topology, layout = self.around.topology, self.around.layout
         if self.last is not None:
             shard, reached, version = self.last
-            if version == node.layout.version and reached == self._reached(shard):
+            if version == layout.version and reached == self._reached(shard):
                 return reached
         least: tuple[int, ShardId] | None = None
-        for part in node.topology.segments:
-            for shard in node.topology.shards(part):
-                if part in node.topology.replaces and not node.layout.full(shard):
+        for part in topology.segments:
+            for shard in topology.shards(part):
+                if part in topology.replaces and not layout.full(shard):
                     continue
                 reached = self._reached(shard)
                 if least is None or reached < least[0]:
                     least = (reached, shard)
         if least is None:
             return newest
-        self.last = (least[1], least[0], node.layout.version)
+        self.last = (least[1], least[0], layout.version)
         return least[0]
 
     def _reached(self, shard: ShardId) -> int:
-        progress = self.node.progress
-        return max((progress.get(replica, 0) for replica in self.node.layout.counted(shard)), default=0)
+        reached = self.advance.reached
+        return max((reached.get(replica, 0) for replica in self.around.layout.counted(shard)), default=0)
 
     def tick(self, sources: SourceSide, now_ms: float) -> list[Instruction]:
         """Cut a pulse if it is time."""
-        node = self.node
-        sources.rest = rest_of(node.topology, node.layout)
-        if sources.idle(now_ms) and sources.pulse.eased_ms is None:
-            return []  # Pulses that are eased may be due earlier than they were, if nobody catches up any longer.
+        around, advance = self.around, self.advance
+        sources.rest = rest_of(around.layout, self.rule.separate())
+        pulse = sources.pulse
+        if sources.idle(now_ms) and pulse.eased_ms is None and not pulse.least_ms:
+            return []  # Pulses that are eased may be due earlier, if nobody catches up any longer or a pause is over.
         flying = self.in_flight()
-        waits = bool(node.ahead or self.left)
-        newcomers = any(replica in node.progress for replica in node.layout.joining)
-        late = newcomers or (bool(node.ahead) and self._catches_up()) or any(not self._still(p) for p in self.left)
-        # Buckets that are closed together are processed together, which is how what is behind catches up.
-        least = self._patience() * APART if node.topology.bucketed and waits else 0.0
-        version = node.layout.version if node.topology.at_most_once else 0
-        return sources.tick(now_ms, flying, node.layout.generation, late, version, waits, least)
+        waits = bool(advance.ahead or self.left)
+        newcomers = any(replica in advance.reached for replica in around.layout.joining)
+        late = newcomers or (bool(advance.ahead) and self._catches_up()) or any(not self._still(p) for p in self.left)
+        least = self.rule.apart_ms() if waits else 0.0
+        return sources.tick(now_ms, flying, around.layout.generation, late, self.rule.stamp(), waits, least)
 
     def _newest(self) -> int:
         """The last pulse that is cut in all sources."""
-        node = self.node
-        if node.sources is None:
+        if self.seat.sources is None:
             return 0
-        if node.topology.bucketed and node.ingress is not None:
-            return min((box.last for box in node.outboxes.of(node.ingress)), default=0)
-        return node.sources.log.last_pulse
+        if self.seat.replica is not None and self.rule.separate():
+            return min((box.last for box in self.outboxes.of(self.seat.replica)), default=0)
+        return self.seat.sources.log.last_pulse
 
     def _catches_up(self) -> bool:
-        node = self.node
-        moving = {replica for replica, ms in node.moved.items() if node.seen_ms < ms + self._patience()}
-        return catches_up(node.topology, node.layout, node.progress, moving, self._newest())
-
-    def _patience(self) -> float:
-        """How long missing input is waited for where that is not for ever."""
-        return min((how.patience_ms for how in self.node.topology.availability.values()), default=0.0)
+        around, advance = self.around, self.advance
+        endured_ms = self.rule.endured_ms()
+        moving = {replica for replica, ms in advance.moved.items() if around.seen_ms < ms + endured_ms}
+        return catches_up(around.topology, around.layout, advance.reached, moving, self._newest())
 
 
 def slowest(

@@ -10,10 +10,10 @@ that are kept by NTP are off by milliseconds, which it makes up for within a pul
 of the time for which it is wrong."""
 
 STEP_MS = 1_000.0
-"""A clock that differs by more than this has been set, or was wrong before: worth a sentence."""
+"""A clock that differs by more than this has been set, or was wrong before: worth a notice."""
 
 LEAP_MS = 60_000.0
-"""A first cut that is later than the last one in the log by more than this is worth a sentence: restarts of a whole
+"""A first cut that is later than the last one in the log by more than this is worth a notice: restarts of a whole
 flow take less, and a wrong clock that matters to windows is off by more."""
 
 
@@ -26,7 +26,7 @@ class ClockLeap:
 
 
 @dataclass(frozen=True)
-class ClockStep:
+class ClockOffset:
     """The clock of the machine is ``offset_ms`` ahead of the time of cuts (behind it, if that is negative); 0: no
     longer."""
 
@@ -93,20 +93,20 @@ class CutClock:
         leapt, self.leapt = self.leapt, None
         return leapt
 
-    def step(self) -> ClockStep | None:
+    def step(self) -> ClockOffset | None:
         """What is new about the clock of the machine since the last time that this was asked."""
         offset, told = self.offset_ms, self.told_ms
         if abs(offset) < STEP_MS:
             if not told or abs(offset) > STEP_MS / 2:
                 return None
             self.told_ms = 0.0
-            return ClockStep(0.0)
+            return ClockOffset(0.0)
         if told and told * offset > 0 and abs(offset) < abs(told) + STEP_MS:
-            # It is being followed, which is not worth another sentence.
+            # It is being followed, which is not worth another notice.
             self.told_ms = min(told, offset, key=abs)
             return None
         self.told_ms = offset
-        return ClockStep(offset)
+        return ClockOffset(offset)
 
 
 def _live(earlier: tuple[int, float], later: tuple[int, float]) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from unbroken.errors import require
-from unbroken.protocol.ingress.messages import Entry
 from unbroken.protocol.values.ids import NodeId
+from unbroken.protocol.values.ingress_log import Entry
 
 LEARNER_ENTRIES = 20_000
 """Committed entries kept for learners; hours of pulses, or minutes of small pushes while a copy is under way."""

@@ -14,47 +14,37 @@ from typing import Self
 from unbroken.errors import require
 from unbroken.protocol.ingress.follower import IngressFollower
 from unbroken.protocol.ingress.learners import Learners
-from unbroken.protocol.ingress.messages import (
+from unbroken.protocol.instructions import Instruction, Report, Send
+from unbroken.protocol.values.ids import NodeId
+from unbroken.protocol.values.ingress_log import (
     Admission,
     Append,
     AppendAck,
-    Commit,
-    CopyAgain,
     Entry,
     Held,
-    IngressInstruction,
     IngressMessage,
     InSync,
     JoinLog,
     JoinRefused,
-    Notice,
-    Persist,
     ProposeInSync,
     Recall,
-    Tell,
     Tip,
 )
-from unbroken.protocol.values.ids import NodeId
+from unbroken.protocol.values.notices.ingress import LeadHandedOver, LogEntriesLost
 
 __all__ = [
     "Admission",
     "Append",
     "AppendAck",
-    "Commit",
-    "CopyAgain",
     "Entry",
     "Held",
     "InSync",
-    "IngressInstruction",
     "IngressLog",
     "IngressMessage",
     "JoinLog",
     "JoinRefused",
-    "Notice",
-    "Persist",
     "ProposeInSync",
     "Recall",
-    "Tell",
     "Tip",
 ]
 
@@ -136,7 +126,7 @@ class IngressLog(IngressFollower):
         log.check()
         return log
 
-    def begin(self) -> list[IngressInstruction]:
+    def begin(self) -> list[Instruction]:
         """The first step of a member that started from a copy or from its disk."""
         if self.learning:
             return self._follow_document()
@@ -146,18 +136,18 @@ class IngressLog(IngressFollower):
             return self._ask_again()
         return []
 
-    def append(self, body: bytes, pulse: int = 0, final: bool = False) -> list[IngressInstruction]:
+    def append(self, body: bytes, pulse: int = 0, final: bool = False) -> list[Instruction]:
         """The leader adds an entry."""
         require(self.leading, f"{self.me} appends to the ingress log but {self.sync.leader} leads it")
         entry = Entry(self.last + 1, self.sync.term, body, pulse, final)
         self.entries.append(entry)
-        out: list[IngressInstruction] = [self.write(entry)]
-        out += [Tell(peer, Append(self.sync.term, entry, self.committed)) for peer in self._followers()]
+        out: list[Instruction] = [self.write(entry)]
+        out += [Send(peer, Append(self.sync.term, entry, self.committed)) for peer in self._followers()]
         for peer in self.learners.joined():
             out += self._feed(peer)
         return out
 
-    def persisted(self, count: int) -> list[IngressInstruction]:
+    def persisted(self, count: int) -> list[Instruction]:
         """So many of the entries that were to be written are on disk, in the order of the instructions."""
         require(
             count <= len(self.writing), f"{count} entries are on the disk of {self.me}, {len(self.writing)} written"
@@ -169,12 +159,12 @@ class IngressLog(IngressFollower):
             return self._advance()
         if self.expelled or self.refused or self.elected:
             return []
-        out: list[IngressInstruction] = []
+        out: list[Instruction] = []
         if self.acknowledged > before:
-            out.append(Tell(self.sync.leader, AppendAck(self.sync.term, self.acknowledged)))
+            out.append(Send(self.sync.leader, AppendAck(self.sync.term, self.acknowledged)))
         return out + self.commit(min(self.agreed, self.durable))
 
-    def receive(self, sender: NodeId, message: IngressMessage) -> list[IngressInstruction]:
+    def receive(self, sender: NodeId, message: IngressMessage) -> list[Instruction]:
         match message:
             case Append():
                 return self._appended(sender, message)
@@ -185,13 +175,14 @@ class IngressLog(IngressFollower):
             case JoinRefused(session):
                 if self.admission is None or self.admission.session != session:
                     return []
-                return self._refuse()
+                self.refused = True
+                return []
             case Recall(term):
                 return self._asked_what_it_holds(sender, term)
             case Held():
                 return self._heard_what_it_holds(sender, message)
 
-    def learn(self, peer: NodeId) -> tuple[Admission | None, list[IngressInstruction]]:
+    def learn(self, peer: NodeId) -> tuple[Admission | None, list[Instruction]]:
         """A newcomer on ``peer`` asks for a copy: to be called on the leader when the copy is pinned.
 
         None if it cannot be had at this moment: another member leads, or the store is deciding about ``peer``. A
@@ -208,7 +199,7 @@ class IngressLog(IngressFollower):
         session = self.learners.admit(peer, self.sync.term, self.committed)
         return Admission(self.me, self.committed, self.sync.term, self.sync.version, session), out
 
-    def connected(self, peer: NodeId) -> list[IngressInstruction]:
+    def connected(self, peer: NodeId) -> list[Instruction]:
         """A link to ``peer`` stands (again): send it everything that may have been lost on an earlier one."""
         self.unreachable.discard(peer)
         if peer == self.me:
@@ -216,7 +207,7 @@ class IngressLog(IngressFollower):
         if self.admission is not None and peer == self.admission.leader:
             return self._ask_to_join()
         if self.recalling:
-            return [Tell(peer, Recall(self.sync.term))] if peer in self.sync.members else []
+            return [Send(peer, Recall(self.sync.term))] if peer in self.sync.members else []
         if self.leading:
             if peer in self.sync.members:
                 return self._tell_all(peer)
@@ -225,12 +216,12 @@ class IngressLog(IngressFollower):
             return []
         # The two directions of a pair of links break and stand apart: entries may have come while acknowledgements
         # could not go.
-        out: list[IngressInstruction] = []
+        out: list[Instruction] = []
         if self.confirmed:
-            out.append(Tell(peer, AppendAck(self.sync.term, self.acknowledged)))
+            out.append(Send(peer, AppendAck(self.sync.term, self.acknowledged)))
         return out + self._ask_again() if self.recalled else out
 
-    def lost(self, peer: NodeId) -> list[IngressInstruction]:
+    def lost(self, peer: NodeId) -> list[Instruction]:
         """No sign of ``peer`` any more: go on without it if the store agrees."""
         self.unreachable.add(peer)
         if peer in self._joining():
@@ -238,7 +229,7 @@ class IngressLog(IngressFollower):
         self._forget(peer)
         return [*self._advance(), *self._propose()]
 
-    def in_sync(self, sync: InSync) -> list[IngressInstruction]:
+    def in_sync(self, sync: InSync) -> list[Instruction]:
         """The store's current document, after a proposal or because somebody else changed it."""
         if self.refused or sync.version <= self.sync.version or sync.term < self.sync.term:
             return []
@@ -259,9 +250,9 @@ class IngressLog(IngressFollower):
             return []
         # A follower may still hold another tail from an older term: only what it acknowledges in this term counts.
         self.acked = {peer: self.committed for peer in sync.members if peer != self.me}
-        out: list[IngressInstruction] = []
+        out: list[Instruction] = []
         if self.recalling:
-            out += [Tell(peer, Recall(sync.term)) for peer in self._followers()]
+            out += [Send(peer, Recall(sync.term)) for peer in self._followers()]
             out += self._compare_with_members()
         elif self.leading:
             out += self._lead()
@@ -284,13 +275,13 @@ class IngressLog(IngressFollower):
 
     # --- as the leader ------------------------------------------------------------------------------------
 
-    def _heard_what_it_holds(self, sender: NodeId, message: Held) -> list[IngressInstruction]:
+    def _heard_what_it_holds(self, sender: NodeId, message: Held) -> list[Instruction]:
         if not self.recalling or message.term != self.sync.term:
             return []
         self.told[sender] = message
         return self._compare_with_members()
 
-    def _compare_with_members(self) -> list[IngressInstruction]:
+    def _compare_with_members(self) -> list[Instruction]:
         """Begin to lead if no member holds more than this one; hand the lead to the one that holds most otherwise."""
         followers = self._followers()
         if self._waiting_for_store() or not self.told.keys() >= set(followers):
@@ -301,21 +292,18 @@ class IngressLog(IngressFollower):
         if best is None or (self.last >= certain and not (tips[best] > self.tip and tips[best].index > self.committed)):
             self.recalling = self.unsure = False
             return [*self._lead(), *self._propose()]
-        sentence = (
-            f"the ingress log of {self.me} ends with entry {self.last}, that of {best} with {tips[best].index}: "
-            f"{self.me} hands the lead to {best} and copies the log from it"
-        )
+        notice = LeadHandedOver(self.me, self.last, best, tips[best].index)
         proposal = InSync(self.sync.term + 1, best, self.sync.members - {self.me}, self.sync.version + 1)
         self.proposed = ProposeInSync(proposal, self.sync.version)
-        return [Notice(sentence), self.proposed]
+        return [Report(notice), self.proposed]
 
-    def _lead(self) -> list[IngressInstruction]:
+    def _lead(self) -> list[Instruction]:
         """A term begins that this member leads: everybody is told all that may not have reached it."""
         for peer in self.learners.known.keys() & self.sync.members:
             self.learners.forget(peer)
         for peer in self.learners.known.keys() & self.unreachable:
             self._forget(peer)
-        out: list[IngressInstruction] = []
+        out: list[Instruction] = []
         for peer in self._followers():
             out += self._tell_all(peer)
         self.learners.begin_term(self.committed)
@@ -325,7 +313,7 @@ class IngressLog(IngressFollower):
             out += self._asked_to_join(peer, message)
         return out + self._advance()
 
-    def _acknowledged(self, sender: NodeId, message: AppendAck) -> list[IngressInstruction]:
+    def _acknowledged(self, sender: NodeId, message: AppendAck) -> list[Instruction]:
         if message.term != self.sync.term or not self.leading:
             return []
         if sender in self.sync.members:
@@ -335,13 +323,13 @@ class IngressLog(IngressFollower):
             return []
         return [*self._feed(sender), *self._advance(), *self._propose()]
 
-    def _asked_to_join(self, sender: NodeId, message: JoinLog) -> list[IngressInstruction]:
+    def _asked_to_join(self, sender: NodeId, message: JoinLog) -> list[Instruction]:
         if self.expelled:
             return []
         # Whoever asks may know sooner than this member that it leads; and a refusal may be lost with its link.
         self.asking[sender] = message
         if self.recalling and sender in self.sync.members:
-            return [Tell(sender, Recall(self.sync.term))]  # it may not have been there when it was asked
+            return [Send(sender, Recall(self.sync.term))]  # it may not have been there when it was asked
         if not self.leading or sender in self._joining():
             return []
         if sender in self.sync.members:
@@ -350,16 +338,17 @@ class IngressLog(IngressFollower):
         if self.learners.join(sender, message.session, message.index, self.last):
             del self.asking[sender]
             return self._resume(sender)
-        return [Tell(sender, JoinRefused(message.session))]
+        return [Send(sender, JoinRefused(message.session))]
 
-    def _returned(self, member: NodeId, message: JoinLog) -> list[IngressInstruction]:
+    def _returned(self, member: NodeId, message: JoinLog) -> list[Instruction]:
         """A member that started from its disk: it may have lost what it had acknowledged."""
         if self.lacks(message.tip):
-            sentence = (
-                f"{member} has lost entries of the ingress log: it ends with {message.tip.index}, and {self.committed} "
-                f"is committed. The ingress continues without {member}, which copies the log."
+            told = (
+                []
+                if member in self.unreachable
+                else [Report(LogEntriesLost(member, message.tip.index, self.committed))]
             )
-            return [*([] if member in self.unreachable else [Notice(sentence)]), *self.lost(member)]
+            return [*told, *self.lost(member)]
         self.acked[member] = min(self.acked.get(member, 0), max(self.committed, message.index))
         return self._tell_all(member)
 
@@ -369,23 +358,23 @@ class IngressLog(IngressFollower):
         if learner is not None:
             self.asking[peer] = JoinLog(learner.session, learner.acked)
 
-    def _tell_all(self, peer: NodeId) -> list[IngressInstruction]:
+    def _tell_all(self, peer: NodeId) -> list[Instruction]:
         """Every entry that is not committed, and how far the log is: the peer may have missed that, too."""
         messages = [Append(self.sync.term, entry, self.committed) for entry in (*self.entries, None)]
-        return [Tell(peer, message) for message in messages]
+        return [Send(peer, message) for message in messages]
 
-    def _resume(self, peer: NodeId) -> list[IngressInstruction]:
+    def _resume(self, peer: NodeId) -> list[Instruction]:
         """Send a learner again what it has not acknowledged; nothing if it has not asked for it."""
         if peer not in self.learners.joined():
             return []
         self.learners.rewind(peer)
-        return [*self._feed(peer), Tell(peer, Append(self.sync.term, None, self.committed))]
+        return [*self._feed(peer), Send(peer, Append(self.sync.term, None, self.committed))]
 
-    def _feed(self, peer: NodeId) -> list[IngressInstruction]:
+    def _feed(self, peer: NodeId) -> list[Instruction]:
         entries = self.learners.outgoing(peer, self.committed, self.entries)
-        return [Tell(peer, Append(self.sync.term, entry, self.committed)) for entry in entries]
+        return [Send(peer, Append(self.sync.term, entry, self.committed)) for entry in entries]
 
-    def _propose(self) -> list[IngressInstruction]:
+    def _propose(self) -> list[Instruction]:
         """Ask the store for a set without lost members and with learners that have it all, if that is its business."""
         gone = self.unreachable & self.sync.members - {self.me}
         if not self.member or self._waiting_for_store():
@@ -405,18 +394,18 @@ class IngressLog(IngressFollower):
     def _followers(self) -> list[NodeId]:
         return sorted(self.sync.members - {self.me})
 
-    def _advance(self) -> list[IngressInstruction]:
+    def _advance(self) -> list[Instruction]:
         if not self.leading:
             return []
         acked = [self.acked.get(peer, 0) for peer in self._followers()]
         done = self.commit(min([self.durable, *acked, *self.learners.closing().values()]))
         if not done:
             return []
-        out: list[IngressInstruction] = list(done)
+        out: list[Instruction] = list(done)
         self.learners.keep([step.entry for step in done])
         while (peer := self.learners.too_slow()) is not None:
             self._forget(peer)
-            out.append(Tell(peer, JoinRefused(self.asking[peer].session)))
+            out.append(Send(peer, JoinRefused(self.asking[peer].session)))
         for peer in (*self._followers(), *self.learners.joined()):
-            out.append(Tell(peer, Append(self.sync.term, None, self.committed)))
+            out.append(Send(peer, Append(self.sync.term, None, self.committed)))
         return out + self._advance()  # a learner that was waited for may be forgotten

@@ -15,7 +15,6 @@ All entries are committed as any other, and taken in their order: a skip after a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -23,38 +22,17 @@ from typing import Literal
 from unbroken.errors import require
 from unbroken.protocol.values.ids import NodeId
 
-Kind = Literal["hold", "release", "skip"]
-_MARK = b"\xff\xff\xff\xffwish "
-"""Pushed rows begin with the length of a header, which is never so large."""
+SkipRequestKind = Literal["hold", "release", "skip"]
 
 
 @dataclass(frozen=True)
-class Wish:
+class SkipRequest:
     """An entry of the log about the rows of ``source`` in ``pulse``; ``hold`` is the index of the hold that it ends."""
 
-    kind: Kind
+    kind: SkipRequestKind
     source: str
     pulse: int
     hold: int = 0
-
-    def to_bytes(self) -> bytes:
-        return _MARK + json.dumps([self.kind, self.source, self.pulse, self.hold]).encode()
-
-    @classmethod
-    def from_bytes(cls, body: bytes) -> Wish | None:
-        """None if the entry is something else, or no wish that this code understands: then it changes nothing."""
-        if not body.startswith(_MARK):
-            return None
-        try:
-            kind, source, pulse, hold = json.loads(body[len(_MARK) :])
-        except (ValueError, TypeError, RecursionError):
-            return None
-        numbers = type(pulse) is int and type(hold) is int and pulse > 0
-        return cls(kind, source, pulse, hold) if numbers and kind in ("hold", "release", "skip") else None
-
-
-def is_wish(body: bytes) -> bool:
-    return body.startswith(_MARK)
 
 
 @dataclass
@@ -75,7 +53,7 @@ class Holds:
         """The hold of a pulse, which is not to be read while there is one; 0 if there is none."""
         return self.agreed.get(pulse) or next((at for at, held in self.early.items() if held == pulse), 0)
 
-    def persisted(self, index: int, wish: Wish) -> None:
+    def persisted(self, index: int, wish: SkipRequest) -> None:
         """An entry is in the log of this node, though perhaps not for good: a hold begins."""
         if wish.kind == "hold":
             self.early[index] = wish.pulse
@@ -84,7 +62,7 @@ class Holds:
         """The entries from ``index`` on are replaced by others."""
         self.early = {at: pulse for at, pulse in self.early.items() if at < index}
 
-    def committed(self, index: int, wish: Wish) -> None:
+    def committed(self, index: int, wish: SkipRequest) -> None:
         """An entry is committed: a hold begins, or ends in one way or the other."""
         self.early = {at: pulse for at, pulse in self.early.items() if at > index}
         if wish.kind == "hold":

@@ -6,23 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from unbroken.protocol.events import EntriesPersisted, PushArrived, SourcesPolled
-from unbroken.protocol.ingress.log import (
-    Admission,
-    Commit,
-    CopyAgain,
-    IngressInstruction,
-    IngressLog,
-    IngressMessage,
-    InSync,
-    Notice,
-    Persist,
-    ProposeInSync,
-    Tell,
-)
+from unbroken.protocol.ingress.log import Admission, IngressLog, IngressMessage, InSync
 from unbroken.protocol.ingress.pause import REST_MS, Rest
 from unbroken.protocol.ingress.pulse import AdaptivePulse
-from unbroken.protocol.instructions import CommitEntry, Instruction, PersistEntry, PollSources, Report, Send
+from unbroken.protocol.instructions import Instruction, PollSources, Report
 from unbroken.protocol.values.ids import NodeId
+from unbroken.protocol.values.notices.ingress import IngressLed, PushMisdirected
 
 
 @dataclass
@@ -32,9 +21,8 @@ class SourceSide:
     A link that breaks is usually up again after a moment, and a member once out of the in-sync set does not come
     back by itself; so a lost peer is given ``grace_ms`` to return before the store is asked to go on without it.
 
-    ``copy_again`` says that this newcomer's copy of the log is of no use any more. ``rest`` is what the layout says of
-    the sources: it is to be set before ``tick``. ``life`` tells this log from earlier ones of the same node, whose
-    entries may still be on their way to a disk that is gone. ``led``: whether it was reported that this member leads.
+    ``rest`` is what the layout says of the sources: it is to be set before ``tick``. ``led``: whether it was reported
+    that this member leads.
 
     Invariants: at most one pulse is being cut at a time, and only by the leader. No source is asked for rows unless it
     is to be read.
@@ -47,9 +35,7 @@ class SourceSide:
     polling: bool = False
     suspects: dict[NodeId, float] = field(default_factory=dict)
     displaced: set[NodeId] = field(default_factory=set)
-    copy_again: bool = False
     rest: Rest = Rest.READING
-    life: int = 1
     led: bool = False
 
     @property
@@ -78,7 +64,7 @@ class SourceSide:
             self.pulse.least_ms = max(self.pulse.least_ms, REST_MS)
         for peer in sorted(peer for peer, until in self.suspects.items() if now_ms >= until):
             del self.suspects[peer]
-            out += self._carried(self.log.lost(peer))
+            out += self._told(self.log.lost(peer))
         # What a flow carries without rows says nothing about what it carries with them.
         if self.may_cut and self.pulse.due(now_ms, in_flight, steady or paused):
             self.polling = True
@@ -96,32 +82,32 @@ class SourceSide:
         self.polling = False
         if not self.log.leading or event.pulse != self.log.last_pulse + 1:
             return []
-        return self._carried(self.log.append(event.body, event.pulse, event.final))
+        return self._told(self.log.append(event.body, event.pulse, event.final))
 
     def pushed(self, event: PushArrived) -> list[Instruction]:
         if not self.log.leading:
-            return [Report(f"rows pushed to {self.me}, which does not lead the ingress; the producer will resend")]
-        return self._carried(self.log.append(event.body))
+            return [Report(PushMisdirected(self.me))]
+        return self._told(self.log.append(event.body))
 
     def persisted(self, event: EntriesPersisted) -> list[Instruction]:
         """Entries are on disk, if they are of this log."""
-        return self._carried(self.log.persisted(event.count)) if event.life == self.life else []
+        return self._told(self.log.persisted(event.count)) if event.life == self.log.life else []
 
     def begin(self) -> list[Instruction]:
         """The first step, for which everything has to be ready."""
-        return self._carried(self.log.begin())
+        return self._told(self.log.begin())
 
     def learn(self, peer: NodeId) -> tuple[Admission | None, list[Instruction]]:
         """A newcomer on ``peer`` is given a copy of the log as it is at this moment."""
         admission, steps = self.log.learn(peer)
-        return admission, self._carried(steps)
+        return admission, self._told(steps)
 
     def received(self, sender: NodeId, message: IngressMessage) -> list[Instruction]:
-        return self._carried(self.log.receive(sender, message))
+        return self._told(self.log.receive(sender, message))
 
     def connected(self, peer: NodeId) -> list[Instruction]:
         self.suspects.pop(peer, None)
-        return self._carried(self.log.connected(peer))
+        return self._told(self.log.connected(peer))
 
     def link_lost(self, peer: NodeId, now_ms: float) -> None:
         self.suspects.setdefault(peer, now_ms + self.grace_ms)
@@ -129,7 +115,7 @@ class SourceSide:
     def given_up(self, peer: NodeId) -> list[Instruction]:
         """``peer`` has no log any more, or the layout has given it up: nothing is left to wait for."""
         self.suspects.pop(peer, None)
-        return self._carried(self.log.lost(peer))
+        return self._told(self.log.lost(peer))
 
     def placed(self, nodes: Collection[NodeId], links: Collection[NodeId]) -> list[Instruction]:
         """These nodes have a replica of the ingress. A member or learner without one is not waited for.
@@ -139,7 +125,7 @@ class SourceSide:
         out: list[Instruction] = []
         for peer in sorted(self.displaced & set(nodes)):
             self.displaced.discard(peer)
-            out += self._carried(self.log.connected(peer)) if peer in links else []
+            out += self._told(self.log.connected(peer)) if peer in links else []
         awaited = (self.log.sync.members - self.log.unreachable) | self.log.learners.known.keys()
         for peer in sorted(awaited - set(nodes) - {self.me}):
             self.displaced.add(peer)
@@ -147,30 +133,16 @@ class SourceSide:
         return out
 
     def in_sync(self, sync: InSync) -> list[Instruction]:
-        return self._carried(self.log.in_sync(sync))
+        return self._told(self.log.in_sync(sync))
 
     def check(self) -> None:
         self.log.check()
         self.pulse.check()
 
-    def _carried(self, instructions: list[IngressInstruction]) -> list[Instruction]:
-        """What the log wants, in the words of a node."""
-        out: list[Instruction] = []
-        for step in instructions:
-            match step:
-                case Persist(entry):
-                    out.append(PersistEntry(entry, self.life))
-                case Commit(entry):
-                    out.append(CommitEntry(entry))
-                case Tell(to, message):
-                    out.append(Send(to, message))
-                case ProposeInSync():
-                    out.append(step)
-                case CopyAgain():
-                    self.copy_again = True
-                case Notice(sentence):
-                    out.append(Report(sentence))
+    def _told(self, steps: list[Instruction]) -> list[Instruction]:
+        """What the log wants; with a report if this member has come to lead by it."""
+        out = list(steps)
         if self.log.leading and not self.led:
-            out.append(Report(f"{self.me} leads the ingress (term {self.log.sync.term})"))
+            out.append(Report(IngressLed(self.me, self.log.sync.term)))
         self.led = self.log.leading
         return out

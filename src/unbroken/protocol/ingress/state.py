@@ -7,18 +7,9 @@ from dataclasses import dataclass, field
 
 from unbroken.errors import require
 from unbroken.protocol.ingress.learners import Learners
-from unbroken.protocol.ingress.messages import (
-    Admission,
-    Commit,
-    Entry,
-    Held,
-    InSync,
-    JoinLog,
-    Persist,
-    ProposeInSync,
-    Tip,
-)
+from unbroken.protocol.instructions import CommitEntry, PersistEntry
 from unbroken.protocol.values.ids import NodeId
+from unbroken.protocol.values.ingress_log import Admission, Entry, Held, InSync, JoinLog, ProposeInSync, Tip
 
 RECENT_ENTRIES = 4096
 """Committed entries whose terms are kept to compare with what a leader sends: far more than it sends twice."""
@@ -40,6 +31,8 @@ class IngressState:
     not known; ``recent`` has the terms of those before it. ``unsure``: this member started from its disk with ``found``
     as the last entry, it may have lost entries that it had acknowledged, and nothing has shown yet that it has not.
     ``recalling``: it leads by the document, but asks the members first what they hold; ``told`` has their answers.
+    ``life`` tells this log from earlier ones of the same node, whose entries may still be on their way to a disk that
+    no longer exists.
 
     Invariants
     ----------
@@ -74,6 +67,7 @@ class IngressState:
     found: int = 0
     recalling: bool = False
     told: dict[NodeId, Held] = field(default_factory=dict)
+    life: int = 1
 
     @property
     def last(self) -> int:
@@ -142,14 +136,14 @@ class IngressState:
         """Whether another entry was committed in the place of this one."""
         return self.recent.get(entry.index, entry.term) != entry.term
 
-    def write(self, entry: Entry) -> Persist:
+    def write(self, entry: Entry) -> PersistEntry:
         """Write an entry; one that is written a second time replaces all that followed the first."""
         if self.writing and self.writing[-1] >= entry.index:
             self.writing = deque(min(index, entry.index) for index in self.writing)
         self.writing.append(entry.index)
-        return Persist(entry)
+        return PersistEntry(entry, self.life)
 
-    def take(self, entry: Entry) -> list[Persist]:
+    def take(self, entry: Entry) -> list[PersistEntry]:
         """A follower takes the leader's entry; an entry of an older term in its place is replaced."""
         if entry.index <= self.committed:
             require(not self.differs(entry), f"{self.me} is given another entry {entry.index} than it has committed")
@@ -160,7 +154,7 @@ class IngressState:
         self.entries[place:] = [entry]
         return [self.write(entry)]
 
-    def commit(self, through: int) -> list[Commit]:
+    def commit(self, through: int) -> list[CommitEntry]:
         """Everything up to ``through`` is agreed, as far as it is here."""
         count = max(0, through - self.committed)
         done, self.entries = self.entries[:count], self.entries[count:]
@@ -173,4 +167,4 @@ class IngressState:
             self.settled_term = entry.term
         if self.committed > self.found:
             self.unsure = False
-        return [Commit(entry) for entry in done]
+        return [CommitEntry(entry) for entry in done]

@@ -13,7 +13,7 @@ from unbroken.protocol.values.units import UnitHeader
 
 
 @dataclass
-class Comparison:
+class DigestExchange:
     """The digest books of the shards that have a replica here.
 
     Invariant: a divergence is never passed over: notes that may have been lost with a link are told again.

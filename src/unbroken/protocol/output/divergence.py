@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from unbroken.errors import require
 from unbroken.protocol.values.ids import ReplicaId, StreamId
+from unbroken.protocol.values.notices.replicas import ReplicaDiverged
 from unbroken.protocol.values.units import Digest
 
 REMEMBERED = 256
@@ -24,12 +25,10 @@ class Divergence:
     kept_digest: Digest
     stopped_digest: Digest
 
-    def __str__(self) -> str:
-        return (
-            f"{self.stopped} diverged from {self.kept}: unit {self.number} of {self.stream} has "
-            f"{self.stopped_digest.rows} rows (digest {self.stopped_digest.exact:x}) instead of "
-            f"{self.kept_digest.rows} rows (digest {self.kept_digest.exact:x})"
-        )
+    def notice(self) -> ReplicaDiverged:
+        mine, theirs = self.stopped_digest, self.kept_digest
+        seen = (mine.rows, f"{mine.exact:x}", theirs.rows, f"{theirs.exact:x}")
+        return ReplicaDiverged(self.stopped, self.kept, self.stream, self.number, *seen)
 
 
 @dataclass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from unbroken.errors import require
 from unbroken.protocol.instructions import Instruction, ReportSwitched
 from unbroken.protocol.output.outboxes import Outboxes
 from unbroken.protocol.values.ids import ReplicaId, ShardId, StreamId, generation_of
@@ -16,7 +18,7 @@ are a few units behind, and what they lack is kept by the predecessor."""
 
 
 @dataclass
-class Handover:
+class GenerationSwitch:
     """The streams to sinks of parts whose predecessor still runs.
 
     The sources agree on the pulse from which on the results of a generation count, and every unit says so. A part
@@ -25,7 +27,7 @@ class Handover:
     goes to a sink only after the last one of the predecessor.
 
     ``since`` is the last unit that does not count of each such stream, ``reported`` how far streams of predecessors
-    are delivered.
+    are delivered. ``listeners`` are called when a successor may have become free to deliver.
 
     Invariant: a sink is never handed a unit of a successor while it lacks one of the predecessor.
     """
@@ -35,6 +37,10 @@ class Handover:
     since: dict[StreamId, int] = field(default_factory=dict)
     reported: dict[StreamId, int] = field(default_factory=dict)
     told: set[ShardId] = field(default_factory=set)
+    listeners: list[Callable[[], None]] = field(default_factory=list)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        self.listeners.append(listener)
 
     def open(self, stream: StreamId) -> None:
         """A replica begins to produce a stream to a sink; what its outbox does not hold any more was for nobody, or is
@@ -67,8 +73,11 @@ class Handover:
 
     def delivered(self, stream: StreamId, through: int) -> None:
         """A stream, of whichever part, is in its sink up to this unit."""
-        if self.topology.successor(stream.producer.part) is not None:
-            self.reported[stream] = max(through, self.reported.get(stream, 0))
+        if self.topology.successor(stream.producer.part) is None or through <= self.reported.get(stream, 0):
+            return
+        self.reported[stream] = through
+        for listener in self.listeners:
+            listener()
 
     def may_deliver(self, stream: StreamId) -> bool:
         if not self.topology.replaces:
@@ -76,7 +85,20 @@ class Handover:
         earlier = self._earlier(stream)
         return earlier is None or self.reported.get(earlier, 0) >= self.since.get(stream, 0)
 
-    def tick(self) -> list[Instruction]:
+    def busy(self) -> bool:
+        """Whether a shard here waits for its predecessor to be done, which every unit of either may change."""
+        return any(stream.producer not in self.told for stream in self.since)
+
+    def check(self) -> None:
+        for stream in self.since:
+            require(self._earlier(stream) is not None, f"{stream} waits for a predecessor that it does not have")
+        for stream in self.reported:
+            successor = self.topology.successor(stream.producer.part)
+            require(successor is not None, f"the end of {stream} is recorded for a successor that it does not have")
+        left = self.told - {stream.producer for stream in self.since}
+        require(not left, f"{sorted(map(str, left))} have taken over without a stream that would show it")
+
+    def tick(self, _now_ms: float) -> list[Instruction]:
         """Say of each shard here, once, that its predecessor is not needed any more."""
         out: list[Instruction] = []
         if not self.since:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from unbroken.errors import broken, require
-from unbroken.protocol.repair.rebuilt_state import FROM_THE_FIRST, Rebuilt, merged
 from unbroken.protocol.values.ids import ReplicaId, StreamId
+from unbroken.protocol.values.rebuilt_state import FROM_THE_FIRST, Rebuilt, merged
 from unbroken.protocol.values.units import UnitHeader
 
 SEND_WINDOW = 64
@@ -67,7 +67,9 @@ class Outbox:
     Acknowledgements have levels. At level 0 a consumer has the units in its committed state, at level 1 their effects
     are safe with its own consumers as well, and so on. ``levels`` is the one at which this consumer lets units go: 0
     if it keeps its state safe itself, more if it relies on its producers (upstream backup). The consumer, which was
-    ``owed`` what follows, can then be rebuilt from what follows ``base``, and ``rebuilt`` says what it is worth.
+    ``owed`` what follows, can then be rebuilt from what follows ``base``, and ``rebuilt`` says what it is worth. Both
+    are noted on disk, and units go only up to what is owed by the last note there (``noted``): a later process, or
+    another replica, could otherwise not tell what the rest is good for.
 
     A quiet outbox has everything ready for the case that it is needed, and sends nothing.
     """
@@ -88,6 +90,7 @@ class Outbox:
     heard: dict[ReplicaId, dict[int, Heard]] = field(default_factory=dict)
     owed: int = 0
     rebuilt: Rebuilt = FROM_THE_FIRST
+    noted: int = 0
     absent: dict[str, int] = field(default_factory=dict)
     names: dict[str, ReplicaId] = field(init=False)
     last: int = field(init=False)
@@ -103,11 +106,16 @@ class Outbox:
         """Take a produced unit; False if it was known already (a micro-batch that ran again)."""
         last = self.last
         if header.stream != self.stream:
-            broken(f"unit of {header.stream} put into the outbox of {self.stream}")
+            broken(
+                f"unit of {header.stream} put into the outbox of {self.stream}",
+                header.stream,
+                self.stream,
+                unit=header.number,
+            )
         if header.number <= last:
             return False
         if header.number != last + 1:
-            broken(f"{self.stream}: unit {header.number} after {last}")
+            broken(f"{self.stream}: unit {header.number} after {last}", self.stream, unit=header.number)
         self.headers[header.number] = header
         self.last = header.number
         self.bytes += header.size
@@ -139,7 +147,12 @@ class Outbox:
         """Unit ``number`` is for nobody, as are all before it."""
         if number <= self.last:
             return
-        require(number == self.last + 1 and not self.headers, f"{self.stream}: unit {number} skipped after {self.last}")
+        require(
+            number == self.last + 1 and not self.headers,
+            f"{self.stream}: unit {number} skipped after {self.last}",
+            self.stream,
+            unit=number,
+        )
         self.base = self.last = number
         self.acked = {replica: max(acked, number) for replica, acked in self.acked.items()}
 
@@ -286,6 +299,8 @@ class Outbox:
         """Drop what nobody is owed any more; the numbers dropped."""
         owed_from = min(self.acked.values(), default=self.last)
         limit = min(owed_from, self.last - self.retain)
+        if self.levels:
+            limit = min(limit, self.noted)
         if limit <= self.base:
             return []
         dropped = list(range(self.base + 1, limit + 1))
@@ -298,14 +313,23 @@ class Outbox:
     def check(self) -> None:
         numbers = list(self.headers)
         dense = numbers == list(range(self.base + 1, self.last + 1))
-        require(dense, f"{self.stream}: outbox has a hole")
-        require(self.damaged <= self.headers.keys(), f"{self.stream}: a unit that is not kept is damaged")
-        require(self.bytes == sum(header.size for header in self.headers.values()), f"{self.stream}: bytes are wrong")
-        require(set(self.acked) == self.counted, f"{self.stream}: claims are not those of the layout")
+        require(dense, f"{self.stream}: outbox has a hole", self.stream)
+        require(self.damaged <= self.headers.keys(), f"{self.stream}: a unit that is not kept is damaged", self.stream)
+        require(
+            self.bytes == sum(header.size for header in self.headers.values()),
+            f"{self.stream}: bytes are wrong",
+            self.stream,
+        )
+        require(set(self.acked) == self.counted, f"{self.stream}: claims are not those of the layout", self.stream)
         robbed = [str(replica) for replica, acked in self.acked.items() if acked < self.base]
-        require(not robbed, f"{self.stream}: unit {self.base} dropped before {robbed} acknowledged it")
+        require(
+            not robbed,
+            f"{self.stream}: unit {self.base} dropped before {robbed} acknowledged it",
+            self.stream,
+            unit=self.base,
+        )
         ahead = [n for n, e in self.subscribers.items() if e.sent > max(self.last, e.acked, e.start)]
-        require(not ahead, f"{self.stream}: {ahead} sent more than there is")
+        require(not ahead, f"{self.stream}: {ahead} sent more than there is", self.stream)
 
     def _read_by_clients(self) -> int:
         """What every client has read, also one that has lost its connection and may be back.

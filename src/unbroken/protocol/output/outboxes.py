@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from unbroken.protocol.events import OwedNoted
 from unbroken.protocol.instructions import DropOutbox, GiveUp, Instruction, NoteOwed, Report, Send, SendUnit
 from unbroken.protocol.messages import Ack, Claim, Claimed, Missing, Subscribe, Unsubscribe
-from unbroken.protocol.output.acknowledgement_levels import needed_levels
-from unbroken.protocol.output.outbox import FAILURE_WINDOW, SEND_WINDOW, SNAPSHOT, Outbox
-from unbroken.protocol.replica.recovery import StoredUnits
+from unbroken.protocol.output.outbox import SEND_WINDOW, SNAPSHOT, Outbox
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
 from unbroken.protocol.values.layout import Layout, Topology
-from unbroken.protocol.values.strategy import Ha
+from unbroken.protocol.values.notices.replicas import SnapshotOutdated
+from unbroken.protocol.values.recovery import StoredUnits
 from unbroken.protocol.values.units import UnitHeader
 
 
 def snapshot_of(shard: ShardId) -> ReplicaId:
     """The name by which a shard's last snapshot acknowledges, as if it were a replica that seldom commits."""
     return ReplicaId(shard, SNAPSHOT)
+
+
+class Terms(Protocol):
+    """What is kept for a consumer, and sent to it ahead, where that is not as for every other."""
+
+    def levels(self, part: str) -> int: ...
+
+    def window(self, part: str) -> int: ...
+
+    def rebuilds(self, part: str) -> bool: ...
+
+
+class UsualTerms:
+    """Consumers that keep their state safe themselves, and wait for all of their input."""
+
+    def levels(self, part: str) -> int:
+        return 0
+
+    def window(self, part: str) -> int:
+        return 0
+
+    def rebuilds(self, part: str) -> bool:
+        return False
 
 
 @dataclass
@@ -36,12 +61,14 @@ class Outboxes:
     claim_units: int
     claim_bytes: int
     snapshots: bool = False
+    terms: Terms = field(default_factory=UsualTerms)
     boxes: dict[StreamId, Outbox] = field(default_factory=dict)
     owners: dict[StreamId, ReplicaId] = field(default_factory=dict)
     routes: dict[tuple[StreamId, str], NodeId] = field(default_factory=dict)
     claims: list[tuple[NodeId, Claim]] = field(default_factory=list)
     given_up: set[ReplicaId] = field(default_factory=set)
     early: dict[tuple[StreamId, str], tuple[NodeId, Subscribe]] = field(default_factory=dict)
+    listeners: list[Callable[[], None]] = field(default_factory=list)
 
     def open(self, stream: StreamId, owner: ReplicaId, layout: Layout, stored: StoredUnits) -> None:
         """The outbox of a stream that ``owner`` produces here, with what is on disk of it."""
@@ -49,13 +76,20 @@ class Outboxes:
         retain = self.client_retain if sink in self.topology.client_sinks else 0
         headers = {header.number: header for header in stored.headers}
         counted = self._counted(stream, owner, layout)
-        levels = needed_levels(self.topology, layout, sink)
-        window = FAILURE_WINDOW if sink in self.topology.availability else SEND_WINDOW
+        levels = self.terms.levels(sink)
+        window = max(SEND_WINDOW, self.terms.window(sink))
         box = Outbox(stream, counted, retain, stored.base, headers, levels=levels, window=window)
         if levels:
             box.owed, box.rebuilt = stored.owed, stored.rebuilt
+            box.noted = stored.owed
         self.boxes[stream] = box
         self.owners[stream] = owner
+        for listener in self.listeners:
+            listener()
+
+    def on_open(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when an outbox is opened."""
+        self.listeners.append(listener)
 
     def close(self, owner: ReplicaId) -> None:
         """Forget the outboxes of a replica that is not hosted here any more."""
@@ -105,11 +139,18 @@ class Outboxes:
         box.ack(message.subscriber, message.through, message.level, message.rebuilt)
         out: list[Instruction] = []
         if box.levels and (box.owed, box.rebuilt) != known:
-            # Before anything is dropped: a later process, or another replica, could not tell what is left good for.
             out.append(self._note_owed(box))
         if self.snapshots and message.subscriber == str(snapshot_of(message.stream.consumer)):
             self.given_up.discard(snapshot_of(message.stream.consumer))
         return [*out, *self.trim(box), *self.sends(box), *self._give_up(box)]
+
+    def noted(self, event: OwedNoted) -> list[Instruction]:
+        """What a stream is good for is on disk: what goes by that can go."""
+        box = self.boxes.get(event.stream)
+        if box is None or self.owners[event.stream] != event.replica:
+            return []
+        box.noted = max(box.noted, event.owed)
+        return self.trim(box)
 
     def claim(self, sender: NodeId, message: Claim, layout: Layout) -> list[Instruction]:
         """Confirm a claim as soon as the layout here counts the claimant."""
@@ -170,7 +211,7 @@ class Outboxes:
     def layout_changed(self, layout: Layout) -> list[Instruction]:
         out: list[Instruction] = []
         parts = {stream.consumer.part for stream in self.boxes}
-        levels = {part: needed_levels(self.topology, layout, part) for part in parts}
+        levels = {part: self.terms.levels(part) for part in parts}
         for stream, box in self.boxes.items():
             before = box.counted
             box.count(self._counted(stream, self.owners[stream], layout))
@@ -207,7 +248,7 @@ class Outboxes:
             return frozenset()
         if sink in self.topology.sinks:
             return frozenset({ReplicaId(stream.consumer, owner.index)})
-        rebuilt = self.topology.strategy(sink).ha is Ha.UPSTREAM
+        rebuilt = self.terms.rebuilds(sink)
         snapshot = {snapshot_of(stream.consumer)} if self.snapshots and not rebuilt else set()
         return layout.counted(stream.consumer) | snapshot
 
@@ -235,7 +276,7 @@ class Outboxes:
             if replica not in self.given_up:
                 self.given_up.add(replica)
                 kept = max(box.acked.values()) - box.acked[replica]
-                out.append(GiveUp(replica, f"it is {kept} units of {box.stream} behind its peer"))
+                out.append(GiveUp(replica, box.stream, kept))
         return out
 
     def _limit_snapshot(self, box: Outbox) -> list[Instruction]:
@@ -250,10 +291,5 @@ class Outboxes:
         out = self.trim(box)
         if snapshot not in self.given_up:
             self.given_up.add(snapshot)
-            out.append(
-                Report(
-                    f"the last snapshot of {snapshot.shard} is too old to keep all that followed it: the shard cannot "
-                    "be restored until there is another one"
-                )
-            )
+            out.append(Report(SnapshotOutdated(snapshot.shard)))
         return out

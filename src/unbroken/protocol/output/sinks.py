@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from unbroken.protocol.instructions import Deliver, Instruction, Report
-from unbroken.protocol.output.at_most_once import Verdict
-from unbroken.protocol.output.generation_switch import Handover
+from unbroken.protocol.instructions import Deliver, Instruction
+from unbroken.protocol.output.generation_switch import GenerationSwitch
 from unbroken.protocol.output.hedged_delivery import HedgedDelivery
 from unbroken.protocol.output.outboxes import Outboxes
 from unbroken.protocol.values.ids import NodeId, ReplicaId, StreamId
 from unbroken.protocol.values.layout import Layout
+from unbroken.protocol.values.turns import Verdict
+
+
+class DeliveryRule(Protocol):
+    """Decides what becomes of the next unit of a stream; None: the oldest replica delivers it, then the others."""
+
+    def verdict(self, stream: StreamId) -> Verdict | None: ...
+
+
+class Hedged:
+    """The rule that leaves everything to hedged delivery."""
+
+    def verdict(self, stream: StreamId) -> Verdict | None:
+        return None
 
 
 @dataclass
-class SinkSide:
-    """The deliveries of the streams to sinks that are produced here: hedged, or in turns where that is to be at most
-    once.
+class Sinks:
+    """The deliveries of the streams to sinks that are produced here: hedged, unless a rule says otherwise.
 
-    A process that begins with what an earlier one has left does not know what that one handed to a sink: it never hands
-    over units up to ``tried`` itself. ``given_up`` are the first and the last unit that were not delivered for such a
-    reason and are still to be told of. A stream that is ``stopped`` has a sink that takes no unit from that one on:
-    what is produced for it is dropped, so that it neither fills the disk nor holds up the flow.
+    A process that begins with what an earlier one has left does not know what that one handed to a sink: ``tried`` is
+    the last unit that it may have been. A stream that is ``stopped`` has a sink that takes no unit from that one on:
+    what is produced for it is dropped, so that it neither fills the disk nor holds up the flow. ``listeners`` are
+    called when there may be something to deliver.
 
-    Invariants: what is delivered comes out of an outbox here, and is dropped from it only when it is delivered or given
-    up. In turns, a unit is handed over only by the replica that has the turn for it, and only once.
+    Invariant: what is delivered comes out of an outbox here, and is dropped from it only when it is done with.
     """
 
     me: NodeId
     outboxes: Outboxes
-    handover: Handover
+    generation_switch: GenerationSwitch
     hedge_ms: float
-    layout: Layout | None = None
+    rule: DeliveryRule = field(default_factory=Hedged)
     deliveries: dict[StreamId, HedgedDelivery] = field(default_factory=dict)
     tried: dict[StreamId, int] = field(default_factory=dict)
-    given_up: dict[StreamId, tuple[int, int]] = field(default_factory=dict)
     stopped: dict[StreamId, int] = field(default_factory=dict)
+    listeners: list[Callable[[], None]] = field(default_factory=list)
 
     def open(self, stream: StreamId, replica: ReplicaId, layout: Layout, tried: int = 0) -> None:
         """Begin with what the outbox holds: what is not in it any more has been delivered."""
@@ -44,22 +57,28 @@ class SinkSide:
         self.deliveries[stream] = delivery
         self.tried[stream] = tried
         self.rank(layout)
-        self.handover.delivered(stream, box.base)
+        self.generation_switch.delivered(stream, box.base)
         for number in box.headers:
             delivery.unit_ready(number, 0.0)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        self.listeners.append(listener)
+
+    def changed(self) -> None:
+        for listener in self.listeners:
+            listener()
 
     def close(self, replica: ReplicaId) -> None:
         for stream in [stream for stream in self.deliveries if stream.producer == replica.shard]:
             del self.deliveries[stream]
-            self.given_up.pop(stream, None)
             self.tried.pop(stream, None)
 
     def rank(self, layout: Layout) -> None:
-        """The oldest replica delivers at once, the others a hedge delay later each; in turns nobody waits for time."""
-        self.layout = layout
-        if self._in_turns:
-            return
+        """The oldest replica delivers at once, the others a hedge delay later each; by a rule nobody waits for time."""
+        self.changed()
         for stream, delivery in self.deliveries.items():
+            if self.rule.verdict(stream) is not None:
+                continue
             counted = sorted(layout.working(stream.producer))
             mine = next((replica for replica in counted if layout.placement[replica] == self.me), None)
             if mine is not None:
@@ -68,6 +87,7 @@ class SinkSide:
     def ready(self, stream: StreamId, number: int, now_ms: float) -> None:
         if stream in self.deliveries:
             self.deliveries[stream].unit_ready(number, now_ms)
+            self.changed()
 
     def passed_over(self, stream: StreamId, number: int) -> bool:
         """A unit was produced that is not for the sink; whether this counts as progress."""
@@ -76,6 +96,7 @@ class SinkSide:
             return False
         before = delivery.delivered
         delivery.pass_over(number)
+        self.changed()
         return delivery.delivered > before
 
     def finished(self, stream: StreamId, number: int) -> list[Instruction]:
@@ -90,6 +111,7 @@ class SinkSide:
         if delivery is None:
             return []
         delivery.mark_delivered(through)
+        self.changed()
         box = self.outboxes.boxes[stream]
         for consumer in box.counted:
             box.ack(str(consumer), delivery.done_with)
@@ -98,43 +120,7 @@ class SinkSide:
     def stop(self, stream: StreamId, number: int) -> None:
         """The sink of a stream takes no unit from ``number`` on."""
         self.stopped[stream] = min(number, self.stopped.get(stream, number))
-
-    def give_up(self, stream: StreamId) -> tuple[int, list[Instruction]]:
-        """Pass over the units that come next and that nobody may deliver; how many, and what follows."""
-        out: list[Instruction] = []
-        delivery, count = self.deliveries[stream], 0
-        while (verdict := self._verdict(stream)) is Verdict.GIVE_UP:
-            number = delivery.delivered + 1
-            final = self.outboxes.boxes[stream].headers[number].final
-            delivery.pass_over(number)
-            first, _ = self.given_up.get(stream, (number, number))
-            self.given_up[stream] = (first, number)
-            count += 1
-            out += self._tell(stream) if final else []
-        if verdict is Verdict.DELIVER:
-            out += self._tell(stream)
-        return count, [*(self.delivered(stream, delivery.delivered) if count else []), *out]
-
-    def _tell(self, stream: StreamId) -> list[Instruction]:
-        """The sentence about the units that were given up, once the last of them is known."""
-        found = self.given_up.pop(stream, None)
-        if found is None:
-            return []
-        first, last = found
-        units = f"unit {first} of {stream} was" if first == last else f"units {first} to {last} of {stream} were"
-        return [Report(f"{units} under way and may have been delivered; given up: at-most-once")]
-
-    def _verdict(self, stream: StreamId) -> Verdict:
-        """What to do with the next unit at this moment, by whose turn it is."""
-        delivery, layout = self.deliveries[stream], self.layout
-        turn = None if layout is None else layout.turns.get(stream.producer)
-        header = self.outboxes.boxes[stream].headers.get(delivery.delivered + 1)
-        if not self._in_turns or layout is None or turn is None or header is None:
-            return Verdict.WAIT
-        if delivery.delivering is not None or not self.handover.may_deliver(stream):
-            return Verdict.WAIT
-        verdict = turn.verdict(self.outboxes.owners[stream], header, layout.version)
-        return Verdict.GIVE_UP if verdict is Verdict.DELIVER and header.number <= self.tried[stream] else verdict
+        self.changed()
 
     def tick(self, now_ms: float) -> list[Instruction]:
         out: list[Instruction] = []
@@ -146,26 +132,22 @@ class SinkSide:
             number = delivery.next_delivery(now_ms) if self._may_deliver(stream) else None
             if number is not None:
                 header = self.outboxes.boxes[stream].headers[number]
-                out.append(Deliver(self.outboxes.owners[stream], header, once=self._in_turns))
+                once = self.rule.verdict(stream) is not None
+                out.append(Deliver(self.outboxes.owners[stream], header, once=once))
         return out
 
     def wake_times_ms(self) -> list[float]:
-        if self._in_turns:
-            return []  # whoever has the turn delivers at once, and for the others time changes nothing
         return [
             due
             for stream, delivery in self.deliveries.items()
             if self._may_deliver(stream) and (due := delivery.next_due_ms()) is not None
         ]
 
-    @property
-    def _in_turns(self) -> bool:
-        return self.outboxes.topology.at_most_once
-
     def _may_deliver(self, stream: StreamId) -> bool:
-        if self._in_turns:
-            return self._verdict(stream) is Verdict.DELIVER
-        return self.handover.may_deliver(stream) and not self.outboxes.boxes[stream].quiet
+        verdict = self.rule.verdict(stream)
+        if verdict is not None:
+            return verdict is Verdict.DELIVER
+        return self.generation_switch.may_deliver(stream) and not self.outboxes.boxes[stream].quiet
 
     def check(self) -> None:
         for delivery in self.deliveries.values():

@@ -9,7 +9,7 @@ layout that is here, or by one that is missing. So every node that the newest la
 present with the disk it had; an operator may leave one out by name, and so accept that entries of the ingress that
 only it had are lost.
 
-Orders of leaders (`protocol.leader`) that were kept in ZooKeeper are refused: the disks do not hold all of
+Orders of leaders (`protocol.policies.leader`) that were kept in ZooKeeper are refused: the disks do not hold all of
 them. A replica has on its disk the orders that Spark has planned there; those that it has read and not begun are in
 its memory. Take two replicas of a shard. The first one leads, and is at order 300 when its node is lost; its units up
 to 300 are with consumers. The second one has read the orders up to 300 and is at 100. The controller replaces the
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from unbroken.errors import Refused
 from unbroken.protocol.ingress.log import InSync
@@ -60,35 +59,6 @@ class DiskReport:
     running: bool = False
     orders_lost: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        sync = self.sync
-        return {
-            "node": self.node,
-            "disk": self.disk,
-            "run": self.run,
-            "layout": None if self.layout is None else self.layout.to_json(),
-            "sync": None if sync is None else [sync.term, sync.leader, sorted(sync.members), sync.version],
-            "held": {str(replica): reach for replica, reach in (self.held or {}).items()},
-            "log": [self.log.term, self.log.index],
-            "running": self.running,
-            "orders_lost": list(self.orders_lost),
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> DiskReport:
-        sync = value["sync"]
-        return cls(
-            str(value["node"]),
-            str(value["disk"]),
-            str(value["run"]),
-            None if value["layout"] is None else Layout.from_json(value["layout"]),
-            None if sync is None else InSync(int(sync[0]), str(sync[1]), frozenset(sync[2]), int(sync[3])),
-            {ReplicaId.parse(name): int(reach) for name, reach in value["held"].items()},
-            LogEnd(*(int(part) for part in value["log"])),
-            bool(value["running"]),
-            tuple(str(segment) for segment in value["orders_lost"]),
-        )
-
 
 @dataclass(frozen=True)
 class Adoption:
@@ -96,7 +66,8 @@ class Adoption:
 
     layout: Layout
     sync: InSync
-    sentences: tuple[str, ...]
+    disks: tuple[NodeId, ...]
+    lost: tuple[ReplicaId, ...]
 
 
 def adopt(reports: Collection[DiskReport], without: Collection[NodeId] = ()) -> Adoption:
@@ -128,12 +99,8 @@ def adopt(reports: Collection[DiskReport], without: Collection[NodeId] = ()) -> 
     _refuse_lost(newest, layout)
     following = _continued(layout, sync, disks)
     versions = max(report.sync.version for report in owned if report.sync is not None)
-    sentences = [
-        f"run {newest.run} continues with layout {layout.version}, from the disks of {', '.join(sorted(disks))}"
-    ]
-    if lost:
-        sentences.append(f"to be rebuilt: {', '.join(str(replica) for replica in sorted(lost))}")
-    return Adoption(layout, replace(following, version=versions + 1), tuple(sentences))
+    continued = replace(following, version=versions + 1)
+    return Adoption(layout, continued, tuple(sorted(disks)), tuple(sorted(lost)))
 
 
 def _refuse_lost_orders(reports: Collection[DiskReport]) -> None:

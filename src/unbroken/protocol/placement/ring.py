@@ -47,7 +47,7 @@ def followers(layout: Layout, me: NodeId) -> dict[NodeId, tuple[ReplicaId, Repli
 
 
 @dataclass
-class Watch:
+class RingWatch:
     """What is known of one node that follows in a ring.
 
     Every period has a number, and a ping of that number is sent if there is a link. The periods up to ``answered``
@@ -92,7 +92,7 @@ class Ring:
     me: NodeId
     period_ms: float
     misses: int
-    watched: dict[NodeId, Watch] = field(default_factory=dict)
+    watched: dict[NodeId, RingWatch] = field(default_factory=dict)
 
     @property
     def suspected(self) -> frozenset[NodeId]:
@@ -104,7 +104,7 @@ class Ring:
         out: list[Instruction] = [Trust(node, heard=False) for node in sorted(self.suspected - set(following))]
         before, self.watched = self.watched, {}
         for node, (mine, theirs) in following.items():
-            watch = self.watched[node] = before.get(node) or Watch(mine, theirs)
+            watch = self.watched[node] = before.get(node) or RingWatch(mine, theirs)
             watch.mine, watch.theirs = mine, theirs
         return out
 
@@ -160,13 +160,13 @@ class Ring:
             enough = watch.suspected or watch.missed <= self.misses
             require(enough, f"{node} has not answered {watch.missed} times and is not suspected")
 
-    def _suspect(self, node: NodeId, watch: Watch, reason: str) -> list[Instruction]:
+    def _suspect(self, node: NodeId, watch: RingWatch, reason: str) -> list[Instruction]:
         if watch.suspected:
             return []
         watch.suspected = True
         return [Suspect(node, reason)]
 
-    def _silence(self, node: NodeId, watch: Watch, now_ms: float, *, linked: bool) -> str:
+    def _silence(self, node: NodeId, watch: RingWatch, now_ms: float, *, linked: bool) -> str:
         took = f"{(now_ms - watch.since_ms) / 1000:.1f} s"
         mine, theirs = f"{watch.mine} on {self.me}", f"{watch.theirs} on {node}"
         if not linked:

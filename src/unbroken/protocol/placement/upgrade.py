@@ -12,6 +12,13 @@ from dataclasses import replace
 from unbroken.protocol.placement.controller import Decision, Situation
 from unbroken.protocol.values.ids import ReplicaId, ShardId, generation_of
 from unbroken.protocol.values.layout import Layout, Topology
+from unbroken.protocol.values.notices.upgrades import (
+    UpgradeDone,
+    UpgradePrepared,
+    UpgradeReady,
+    UpgradeRefused,
+    UpgradeSetBack,
+)
 
 
 def next_generation(topology: Topology, situation: Situation, current: Layout) -> Decision | None:
@@ -23,10 +30,9 @@ def next_generation(topology: Topology, situation: Situation, current: Layout) -
         return _retire(topology, situation, current)
     failed = sorted(set(situation.stopped) & _replicas(topology, current))
     if failed:
-        reason = f"{failed[0]} stopped: {situation.stopped[failed[0]]}"
-        return _withdraw(topology, current, reason)
+        return _withdraw(topology, current, failed[0], situation.stopped[failed[0]])
     if situation.wished != newest:
-        return _withdraw(topology, current, "it was withdrawn")
+        return _withdraw(topology, current)
     return _begin_again(topology, situation, current) or _switch(topology, situation, current)
 
 
@@ -45,7 +51,7 @@ def _prepare(situation: Situation, layout: Layout) -> Decision | None:
         return None
     generations = (*layout.generations, wished)
     layout = replace(layout, version=layout.version + 1, generations=generations)
-    return Decision(layout, (f"generation {wished} of the code is being prepared beside generation {generations[0]}",))
+    return Decision(layout, (UpgradePrepared(wished, generations[0]),))
 
 
 def _begin_again(topology: Topology, situation: Situation, layout: Layout) -> Decision | None:
@@ -64,8 +70,8 @@ def _begin_again(topology: Topology, situation: Situation, layout: Layout) -> De
     }
     if not doomed:
         return None
-    names = ", ".join(str(replica) for replica in sorted(doomed))
-    return Decision(layout.without(doomed), (f"{names} lost before generation {layout.generations[-1]} was ready",))
+    lost = UpgradeSetBack(layout.generations[-1], tuple(sorted(doomed)))
+    return Decision(layout.without(doomed), (lost,))
 
 
 def _orphaned(layout: Layout, situation: Situation, replica: ReplicaId) -> bool:
@@ -81,7 +87,7 @@ def _switch(topology: Topology, situation: Situation, layout: Layout) -> Decisio
             return None
     newest = layout.generations[-1]
     layout = replace(layout, version=layout.version + 1, generation=newest)
-    return Decision(layout, (f"generation {newest} is ready; its results count from the next pulse on",))
+    return Decision(layout, (UpgradeReady(newest),))
 
 
 def _retire(topology: Topology, situation: Situation, layout: Layout) -> Decision | None:
@@ -91,16 +97,16 @@ def _retire(topology: Topology, situation: Situation, layout: Layout) -> Decisio
         return None
     going = {replica for replica in layout.placement if topology.successor(replica.shard.part) is not None}
     newest = layout.generation
-    parts = ", ".join(sorted(part for part in topology.replaces if generation_of(part) == newest))
+    parts = tuple(sorted(part for part in topology.replaces if generation_of(part) == newest))
     layout = replace(layout.without(going), generations=(newest,))
-    return Decision(layout, (f"generation {newest} has taken over: {parts}; the code before it has ended",))
+    return Decision(layout, (UpgradeDone(newest, parts),))
 
 
-def _withdraw(topology: Topology, layout: Layout, reason: str) -> Decision:
+def _withdraw(topology: Topology, layout: Layout, failed: ReplicaId | None = None, reason: str = "") -> Decision:
     newest, kept = layout.generations[-1], layout.generations[:-1]
-    sentence = f"generation {newest} is refused, generation {layout.generation} goes on: {reason}"
+    refused = UpgradeRefused(newest, layout.generation, failed, reason)
     layout = replace(layout.without(_replicas(topology, layout)), generations=kept)
-    return Decision(layout, (sentence,), refused=sentence)
+    return Decision(layout, (refused,))
 
 
 def _healthy(layout: Layout, situation: Situation, shard: ShardId) -> set[ReplicaId]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from unbroken.errors import require
-from unbroken.protocol.repair.rebuilt_state import Rebuilt, merged
 from unbroken.protocol.values.ids import NodeId, ReplicaId, StreamId
+from unbroken.protocol.values.notices import Notice
+from unbroken.protocol.values.notices.replicas import ReplicaResumed, StateRebuilt, StateTaken
+from unbroken.protocol.values.rebuilt_state import Rebuilt, merged
 
 RETRY_MS = 500.0
 """Pause before a donor that failed is asked again: what fails a transfer is usually over within a second."""
@@ -106,13 +108,16 @@ class CatchUp:
         return None
 
     def begin_anew(self, producers: Mapping[StreamId, Collection[NodeId]], now_ms: float) -> tuple[int, Rebuilt] | None:
-        """Begin with nothing but what producers have kept: after which unit, and what the state is worth then."""
-        if not self._promised_by(producers) or self.lacking():
+        """Begin with nothing but what producers have kept: after which unit, and what the state is worth then.
+
+        It is fetched from no donor: its directory has to be made.
+        """
+        self.retry_ms = {donor: due for donor, due in self.retry_ms.items() if now_ms < due}
+        if self.retry_ms or not self._promised_by(producers) or self.lacking():
             return None
         enough = [(kept.base, kept.rebuilt) for kept in self.promised.values() if kept.rebuilt is not None]
-        self.phase, self.anew = Phase.CATCHING_UP, True
-        self.version, self.fetched_ms = max([base for base, _ in enough], default=0), now_ms
-        return self.version, merged(rebuilt for _, rebuilt in enough)
+        self.phase, self.anew, self.donor = Phase.FETCHING, True, None
+        return max([base for base, _ in enough], default=0), merged(rebuilt for _, rebuilt in enough)
 
     def lacking(self) -> list[StreamId]:
         """Streams of which those that have promised keep too little to begin anew."""
@@ -129,10 +134,10 @@ class CatchUp:
     def failed(self, now_ms: float) -> None:
         """The transfer failed: another donor, or the same one a little later."""
         self.retry_ms[self.donor] = now_ms + RETRY_MS
-        self.phase, self.donor = Phase.CLAIMING, None
+        self.phase, self.donor, self.anew = Phase.CLAIMING, None, False
 
     def arrived(self, version: int, size: int, now_ms: float) -> None:
-        require(self.phase is Phase.FETCHING, f"{self.replica}: state has come that was not asked for")
+        require(self.phase is Phase.FETCHING, f"{self.replica}: state has come that was not asked for", self.replica)
         self.phase = Phase.CATCHING_UP
         self.version, self.size, self.fetched_ms = version, size, now_ms
 
@@ -161,21 +166,15 @@ class CatchUp:
         has_worked = self.version < committed or (behind <= 0 and not tried)
         return self.phase is Phase.CATCHING_UP and has_worked and behind <= lag
 
-    def finish(self, now_ms: float) -> str:
-        """It has caught up; the sentence about it."""
+    def finish(self, now_ms: float) -> Notice:
+        """It has caught up; the notice about it."""
         self.phase = Phase.CAUGHT_UP
+        fetch_s, run_s = (self.fetched_ms - self.since_ms) / 1000, (now_ms - self.fetched_ms) / 1000
         if self.resumed:
-            went_on = f"{self.replica} went on from its disk at version {self.version}"
-            return f"{went_on} and caught up in {(now_ms - self.fetched_ms) / 1000:.1f} s"
+            return ReplicaResumed(self.replica, self.version, run_s)
         if self.anew:
-            again = f"{self.replica} has built its state again from unit {self.version + 1} of its input on"
-            return f"{again} in {(now_ms - self.fetched_ms) / 1000:.1f} s"
-        whence = "its snapshot" if self.donor is None else self.donor
-        fetch, run = (self.fetched_ms - self.since_ms) / 1000, (now_ms - self.fetched_ms) / 1000
-        return (
-            f"{self.replica} took over {self.size / 1e6:.1f} MB at version {self.version} from {whence} "
-            f"in {fetch:.1f} s and caught up in {run:.1f} s"
-        )
+            return StateRebuilt(self.replica, self.version + 1, run_s)
+        return StateTaken(self.replica, self.donor, self.size, self.version, fetch_s, run_s)
 
     def next_retry_ms(self) -> float | None:
         return min(self.retry_ms.values(), default=None) if self.phase is Phase.CLAIMING else None
@@ -183,4 +182,8 @@ class CatchUp:
     def check(self) -> None:
         if self.phase is Phase.FETCHING:
             kept = {stream for stream, _ in self.promised}
-            require(kept >= set(self.inputs), f"{self.replica} fetches a state whose sequel nobody has promised")
+            require(
+                kept >= set(self.inputs),
+                f"{self.replica} fetches a state whose sequel nobody has promised",
+                self.replica,
+            )

@@ -4,57 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from unbroken.errors import require
-from unbroken.protocol.leader.orders import Order
 from unbroken.protocol.replica.inbox import Inbox
+from unbroken.protocol.values.cuts import BatchCut, Reach
 from unbroken.protocol.values.ids import StreamId
-
-FOLDED = 64
-"""Most pulses that one tentative micro-batch takes. They need not be those that anybody else takes together, so a fork
-that begins late catches up at once."""
-
 
 TOGETHER = 16
 """Most pulses that a stable micro-batch takes. All inputs must have all of them, so if another one is away, results of
-so many pulses may wait for it."""
+so many pulses may wait for it. A micro-batch ends with a multiple of it at the latest, so that where it ends does not
+depend on where it began: a replica that is rebuilt may begin in the middle of what others have taken together."""
 
 
-@dataclass(frozen=True)
-class Reach:
-    """How far a stream is taken: up to ``unit``, which completes ``pulse``, cut at ``cut_ms``; ``final`` if none will
-    follow."""
-
-    unit: int = 0
-    pulse: int = 0
-    cut_ms: int = 0
-    final: bool = False
-
-    def to_json(self) -> list[Any]:
-        return [self.unit, self.pulse, self.cut_ms, int(self.final)]
-
-    @classmethod
-    def from_json(cls, value: list[Any]) -> Reach:
-        return cls(int(value[0]), int(value[1]), int(value[2]), bool(value[3]))
-
-    @classmethod
-    def of(cls, inbox: Inbox, unit: int) -> Reach:
-        """The reach of a unit that is in the inbox, or was the last to be taken from it."""
-        header = inbox.headers.get(unit)
-        if header is None:
-            return cls(inbox.consumed, inbox.pulse, inbox.cut_ms, inbox.ended)
-        return cls(unit, header.pulse, header.cut_ms, header.final)
-
-
-Cut = Mapping[StreamId, Reach]
-"""For one micro-batch: how far it takes each input stream."""
+def reach_of(inbox: Inbox, unit: int) -> Reach:
+    """The reach of a unit that is in the inbox, or was the last to be taken from it."""
+    header = inbox.headers.get(unit)
+    if header is None:
+        return Reach(inbox.consumed, inbox.pulse, inbox.cut_ms, inbox.ended)
+    return Reach(unit, header.pulse, header.cut_ms, header.final)
 
 
 class Ordering(Protocol):
-    """Decides cuts. Every replica of a shard must get the same answer for the same number."""
+    """Decides cuts. Every replica of a shard must get the same answer for the same number.
 
-    def cut(self, number: int) -> Cut | None:
+    ``numbered``: micro-batch b completes pulse b. A unit for which results of a generation later than ``generation``
+    count waits. Units up to ``joined`` may be taken together.
+    """
+
+    generation: int
+    joined: int
+
+    @property
+    def numbered(self) -> bool: ...
+
+    def cut(self, number: int) -> BatchCut | None:
         """The cut of micro-batch ``number``, or None while it is not agreed or not complete here."""
 
     def next(self, start: int) -> int | None:
@@ -65,6 +49,15 @@ class Ordering(Protocol):
 
     def forget(self, through: int) -> None:
         """Micro-batches up to ``through`` are committed."""
+
+    def completes(self, cut: BatchCut, number: int) -> int:
+        """The pulse that the output of a micro-batch with this cut completes."""
+
+    def awaited(self, start: int) -> list[StreamId]:
+        """The streams that the micro-batch after ``start`` waits for a unit of."""
+
+    def folds(self, start: int, number: int) -> bool:
+        """Whether a micro-batch after ``start`` folds pulses up to ``number`` whose results count one by one."""
 
 
 @dataclass
@@ -85,7 +78,7 @@ class PulseCuts:
     generation: int = 1
     joined: int = 0
 
-    def cut(self, number: int) -> Cut | None:
+    def cut(self, number: int) -> BatchCut | None:
         out: dict[StreamId, Reach] = {}
         ended = True
         for stream, inbox in self.inboxes.items():
@@ -93,7 +86,7 @@ class PulseCuts:
             if unit is None or not self._known(inbox, unit):
                 return None
             ended = ended and inbox.ended
-            out[stream] = Reach.of(inbox, unit)
+            out[stream] = reach_of(inbox, unit)
         return None if ended else out
 
     def next(self, start: int) -> int | None:
@@ -108,14 +101,16 @@ class PulseCuts:
         """The pulse up to which one micro-batch goes that begins with ``number``; None while that cannot be told.
 
         Pulses that the last of the inputs has closed at once are taken together: it was away for a while, or the flow
-        was behind, and one large micro-batch is done much sooner than many small ones. All of that is in the units.
+        was behind, and one large micro-batch is done much sooner than many small ones. All of that is in the units,
+        also that nobody has to wait for it: the last input says how far those had come by then that had this pulse
+        before, and of those that came with it the least counts.
         """
         if self.cut(number) is None:
             return None
         headers = [header for inbox in self.inboxes.values() if (header := inbox.headers.get(number)) is not None]
         latest = max((header.cut_ms for header in headers), default=0)
         fold = min((header.fold for header in headers if header.cut_ms == latest), default=0)
-        return max(number, min(fold, number + TOGETHER - 1))
+        return max(number, min(fold, number + -number % TOGETHER))
 
     def lacking(self, number: int) -> list[StreamId]:
         wanted = self.together(number) or number
@@ -124,104 +119,22 @@ class PulseCuts:
     def forget(self, through: int) -> None:
         """There is nothing to forget: cuts follow from the inboxes."""
 
+    @property
+    def numbered(self) -> bool:
+        return True
+
+    def completes(self, cut: BatchCut, number: int) -> int:
+        return number
+
+    def awaited(self, start: int) -> list[StreamId]:
+        return self.lacking(start + 1)
+
+    def folds(self, start: int, number: int) -> bool:
+        return number > max(start + 1, self.joined) and self.together(start + 1) == number
+
     def _known(self, inbox: Inbox, unit: int) -> bool:
         header = inbox.headers.get(unit)
         return header is None or header.generation <= self.generation
-
-
-@dataclass
-class LeaderCuts:
-    """Micro-batch b takes what order b says, once all of it is here.
-
-    Invariant: ``orders`` are those after the last committed micro-batch, without a hole.
-    """
-
-    inboxes: Mapping[StreamId, Inbox]
-    orders: dict[int, Order] = field(default_factory=dict)
-    generation: int = 1
-    joined: int = 0
-
-    def cut(self, number: int) -> Cut | None:
-        order = self.orders.get(number)
-        if order is None or self.lacking(number):
-            return None
-        return {
-            stream: Reach.of(inbox, order.cut.get(stream, inbox.consumed)) for stream, inbox in self.inboxes.items()
-        }
-
-    def next(self, start: int) -> int | None:
-        return None if self.cut(start + 1) is None else start + 1
-
-    def lacking(self, number: int) -> list[StreamId]:
-        order = self.orders.get(number)
-        if order is None:
-            return []
-        return [stream for stream, inbox in self.inboxes.items() if inbox.available < order.cut.get(stream, 0)]
-
-    def forget(self, through: int) -> None:
-        self.orders = {number: order for number, order in self.orders.items() if number > through}
-
-
-@dataclass
-class ForkCuts:
-    """A micro-batch takes everything up to the last pulse that is complete in all inputs but the ``missing`` ones.
-
-    Nobody else has to agree. ``done`` is the pulse up to which input is taken; ``held`` stops the fork. Results up to
-    pulse ``known`` were given out by another one: they are not put together with those that follow, as nobody should
-    get them twice.
-    """
-
-    inboxes: Mapping[StreamId, Inbox]
-    done: int
-    missing: frozenset[StreamId] = frozenset()
-    held: bool = False
-    known: int = 0
-    generation: int = 1
-    joined: int = 0
-
-    def reach(self) -> int:
-        """The pulse up to which there is input."""
-        reaches = {stream: inbox.reach for stream, inbox in self.inboxes.items()}
-        there = [reach for stream, reach in reaches.items() if stream not in self.missing]
-        return min(there) if there else max(reaches.values())
-
-    def target(self) -> int:
-        """The pulse up to which the next micro-batch goes; not beyond ``done`` if there is none."""
-        most = self.done + FOLDED
-        # What is complete comes first, by itself: its results are as good as stable ones, and need not be shown.
-        whole = min(inbox.reach for inbox in self.inboxes.values())
-        marks = [mark for mark in (self.known, whole) if mark > self.done]
-        reach = self.reach()
-        target = min(reach, most, *marks)
-        # Units that cover several pulses may all reach beyond that; then the first of them is taken, or nothing yet.
-        waiting = [inbox for inbox in self.inboxes.values() if inbox.available > inbox.consumed]
-        first = min((inbox.headers[inbox.consumed + 1].pulse for inbox in waiting), default=reach + 1)
-        if first <= target:
-            return target
-        return first if first <= reach else self.done
-
-    def cut(self, number: int) -> Cut | None:
-        target = self.target()
-        if self.held or target <= self.done:
-            return None
-        return {stream: Reach.of(inbox, _upto(inbox, target)) for stream, inbox in self.inboxes.items()}
-
-    def next(self, start: int) -> int | None:
-        return None if self.cut(start + 1) is None else start + 1
-
-    def lacking(self, number: int) -> list[StreamId]:
-        return [stream for stream, inbox in self.inboxes.items() if inbox.reach <= self.done]
-
-    def forget(self, through: int) -> None:
-        """There is nothing to forget."""
-
-
-def _upto(inbox: Inbox, pulse: int) -> int:
-    """The last unit that completes nothing beyond a pulse."""
-    unit = inbox.consumed
-    while unit < inbox.available and inbox.headers[unit + 1].pulse <= pulse:
-        unit += 1
-    return unit
 
 
 @dataclass

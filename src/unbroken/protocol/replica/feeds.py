@@ -26,14 +26,14 @@ class Feed:
 
     Invariant: with single delivery there is at most one subscription.
 
-    ``led``: the producer is ordered by a leader, so that its units are not numbered by pulses.
+    ``numbered``: the producer's units are numbered by the pulses that they complete.
 
     ``silent`` are the producers that were turned away from because nothing came, until something does.
     """
 
     single: bool
     patience_ms: float
-    led: bool = False
+    numbered: bool = True
     turn: int = 0
     subscribed: frozenset[NodeId] = frozenset()
     lapsed: frozenset[NodeId] = frozenset()

@@ -57,7 +57,9 @@ class Inbox:
     def arrive(self, header: UnitHeader) -> Arrival:
         """Judge an arriving unit. Only an ACCEPTED one may be stored."""
         if header.stream != self.stream:
-            broken(f"unit of {header.stream} in the inbox of {self.stream}")
+            broken(
+                f"unit of {header.stream} in the inbox of {self.stream}", header.stream, self.stream, unit=header.number
+            )
         held = self.headers.get(header.number)
         known = self.recent.get(header.number) if held is None else held.digest
         if known is not None or header.number <= self.consumed:
@@ -73,7 +75,9 @@ class Inbox:
     def consume(self, through: int) -> list[int]:
         """Units up to ``through`` are part of the replica's state; the numbers that can be forgotten."""
         if through > self.available:
-            broken(f"{self.stream}: consumed {through}, only {self.available} here")
+            broken(
+                f"{self.stream}: consumed {through}, only {self.available} here", self.stream, unit=self.available + 1
+            )
         last = self.headers.get(through)
         if last is not None:
             self.pulse, self.cut_ms, self.ended = last.pulse, last.cut_ms, last.final
@@ -106,9 +110,10 @@ class Inbox:
         return self.pulse if last is None else last.pulse
 
     def check(self) -> None:
-        require(self.available >= self.consumed, f"{self.stream}: available behind consumed")
+        require(self.available >= self.consumed, f"{self.stream}: available behind consumed", self.stream)
         require(
             all(n in self.headers for n in range(self.consumed + 1, self.available + 1)),
             f"{self.stream}: a unit up to {self.available} is missing",
+            self.stream,
         )
-        require(all(n > self.consumed for n in self.headers), f"{self.stream}: consumed unit still held")
+        require(all(n > self.consumed for n in self.headers), f"{self.stream}: consumed unit still held", self.stream)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass, field, replace
 
 from unbroken.errors import broken, require
 from unbroken.protocol.events import GateAsked
 from unbroken.protocol.instructions import AnswerGate, DropInbox
-from unbroken.protocol.replica.cuts import Cut, ForkCuts, Gate, LeaderCuts, PulseCuts, Reach
+from unbroken.protocol.replica.cuts import Gate, Ordering, PulseCuts, reach_of
 from unbroken.protocol.replica.feeds import Feed
 from unbroken.protocol.replica.inbox import Arrival, Inbox
-from unbroken.protocol.replica.recovery import ReplicaState
+from unbroken.protocol.values.cuts import BatchCut
 from unbroken.protocol.values.ids import NodeId, ReplicaId, StreamId, generation_of
 from unbroken.protocol.values.layout import Layout
+from unbroken.protocol.values.recovery import StoredReplica
 from unbroken.protocol.values.units import Digest, UnitHeader
 
 RESTARTS = 3
@@ -24,9 +25,9 @@ RESTART_PAUSE_MS = 200.0
 """Pause before the first restart; doubled for each further one."""
 
 ALONE = 3
-"""Units that are taken one by one before the first whose results count. What a state lets go, and what it takes for
-late, depends on the watermarks that the two units before have left; so nothing is left of how earlier ones were taken.
-"""
+"""Micro-batches that are as they were the first time before the first whose results count. What a state lets go, and
+what it takes for late, depends on the watermarks that the two before have left; so nothing is left of how earlier units
+were taken."""
 
 
 @dataclass
@@ -51,7 +52,7 @@ class SegmentReplica:
 
     replica: ReplicaId
     feeds: Mapping[StreamId, Feed]
-    led: bool = False
+    ordered_by: InitVar[Callable[[Mapping[StreamId, Inbox]], Ordering]] = PulseCuts
     committed: int = 0
     whole: int = 0
     acknowledged: int = 0
@@ -65,17 +66,17 @@ class SegmentReplica:
     inboxes: dict[StreamId, Inbox] = field(default_factory=dict)
     holes: dict[tuple[StreamId, NodeId], int] = field(default_factory=dict)
     waiting: list[GateAsked] = field(default_factory=list)
-    released: dict[int, Cut] = field(default_factory=dict)
+    released: dict[int, BatchCut] = field(default_factory=dict)
     pulse: int = 0
     final: int | None = None
-    cuts: PulseCuts | LeaderCuts | ForkCuts = field(init=False)
+    cuts: Ordering = field(init=False)
     gate: Gate = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, ordered_by: Callable[[Mapping[StreamId, Inbox]], Ordering]) -> None:
         for stream in self.feeds:
             taken = Inbox(stream, consumed=self.committed, available=self.committed, pulse=self.committed)
             self.inboxes.setdefault(stream, taken)
-        self.cuts = LeaderCuts(self.inboxes) if self.led else PulseCuts(self.inboxes)
+        self.cuts = ordered_by(self.inboxes)
         self.gate = Gate(self.cuts)
 
     @classmethod
@@ -83,21 +84,25 @@ class SegmentReplica:
         cls,
         replica: ReplicaId,
         feeds: Mapping[StreamId, Feed],
-        state: ReplicaState,
-        foldable: bool = False,
-        led: bool = False,
+        state: StoredReplica,
+        alone: int | None = None,
+        ordered_by: Callable[[Mapping[StreamId, Inbox]], Ordering] = PulseCuts,
     ) -> SegmentReplica:
-        """A replica that goes on from what its directory holds."""
+        """A replica that goes on from what its directory holds.
+
+        Where its state has yet to be built, the last ``alone`` units before the first whose results count are taken as
+        they were the first time, and those before them as many together as there are. None: none of them is.
+        """
         reaches = {stream: state.reach(stream) for stream in feeds}
         inboxes = {
             stream: Inbox(stream, reach.unit, reach.unit, pulse=reach.pulse, cut_ms=reach.cut_ms, ended=reach.final)
             for stream, reach in reaches.items()
         }
-        out = cls(replica, feeds, led, committed=state.committed, produced=state.committed, inboxes=inboxes)
+        out = cls(replica, feeds, ordered_by, committed=state.committed, produced=state.committed, inboxes=inboxes)
         out.whole = state.valid
         out.pulse = out.completed(reaches, state.committed)
         out.final = state.committed if all(reach.final for reach in state.taken.values()) and state.taken else None
-        out.cuts.joined = state.valid - ALONE if foldable else 0
+        out.cuts.joined = 0 if alone is None else state.valid - alone
         for headers in state.inboxes.values():
             for header in headers:
                 out.arrive(header)
@@ -132,6 +137,11 @@ class SegmentReplica:
             if self.resting and not give_up:
                 still.append(question)
                 continue
+            if self.resting:
+                # Its query is to end. What has come since may not be a part of its round: another instance was told
+                # that there is nothing.
+                out.append(AnswerGate(question.ticket, question.start))
+                continue
             answer = self.gate.ask(question.instance, question.start, give_up=give_up)
             if answer is None:
                 still.append(question)
@@ -140,7 +150,7 @@ class SegmentReplica:
         self.waiting = still
         return out
 
-    def _release(self, number: int) -> Cut:
+    def _release(self, number: int) -> BatchCut:
         """The cut of a micro-batch for Spark to note, where its number alone does not tell it."""
         if number > self.committed and number not in self.released:
             cut = self.cuts.cut(number)
@@ -151,19 +161,19 @@ class SegmentReplica:
     @property
     def plain(self) -> bool:
         """Whether unit b of every input is what micro-batch b takes: all of them are numbered by pulses."""
-        return not self.led and all(not feed.led for feed in self.feeds.values())
+        return self.cuts.numbered and all(feed.numbered for feed in self.feeds.values())
 
-    def reaches(self, number: int) -> Cut:
+    def reaches(self, number: int) -> BatchCut:
         """How far inputs are taken by a micro-batch that is committed or released."""
         if number in self.released:
             return self.released[number]
-        return {stream: Reach.of(inbox, inbox.consumed) for stream, inbox in self.inboxes.items()}
+        return {stream: reach_of(inbox, inbox.consumed) for stream, inbox in self.inboxes.items()}
 
-    def completed(self, cut: Cut, number: int) -> int:
-        """The pulse that the output of a micro-batch completes: what is complete on all inputs."""
-        return min((reach.pulse for reach in cut.values()), default=number) if self.led else number
+    def completed(self, cut: BatchCut, number: int) -> int:
+        """The pulse that the output of a micro-batch completes."""
+        return self.cuts.completes(cut, number)
 
-    def commit(self, through: int, noted: Cut | None = None) -> list[DropInbox]:
+    def commit(self, through: int, noted: BatchCut | None = None) -> list[DropInbox]:
         """Micro-batches up to ``through`` are in the checkpoint: their input is not needed here any more.
 
         One that was planned before this process started is known by the cut that Spark has ``noted`` alone.
@@ -172,7 +182,7 @@ class SegmentReplica:
             return []
         cut = self.released.get(through) or noted
         if not cut and not self.plain:
-            broken(f"{self.replica}: nobody knows the cut of micro-batch {through}")
+            broken(f"{self.replica}: nobody knows the cut of micro-batch {through}", self.replica)
         self.committed = through
         self.released = {number: later for number, later in self.released.items() if number > through}
         out: list[DropInbox] = []
@@ -204,12 +214,8 @@ class SegmentReplica:
         return self.cuts.lacking(self.committed + 1)
 
     def unfed(self) -> list[StreamId]:
-        """Streams of which it waits for a unit. While nobody has ordered what comes next, those that nothing has come
-        of: a leader orders nothing that it does not have, so it would wait for a silent producer for ever."""
-        if isinstance(self.cuts, LeaderCuts) and self.committed + 1 not in self.cuts.orders:
-            inboxes = self.inboxes.items()
-            return [stream for stream, inbox in inboxes if inbox.available == inbox.consumed and not inbox.ended]
-        return self.starving()
+        """Streams of which it waits for a unit."""
+        return self.cuts.awaited(self.committed)
 
     def query_failed(self, now_ms: float) -> bool:
         """The query ended by itself: True if it is to be started again, at ``restart_ms``."""
@@ -241,7 +247,7 @@ class SegmentReplica:
         times += [turn for feed in self.feeds.values() if (turn := feed.next_turn_ms()) is not None]
         return [*times, *([] if self.restart_ms is None else [self.restart_ms])]
 
-    def cut_header(self, number: int, noted: Cut | None = None) -> UnitHeader | None:
+    def cut_header(self, number: int, noted: BatchCut | None = None) -> UnitHeader | None:
         """The newest header of the cut's input units, with the pulse that its output completes and whether it is the
         last: what that carries on."""
         cut = noted or self.released.get(number) or self.cuts.cut(number)
@@ -254,21 +260,19 @@ class SegmentReplica:
         nothing = UnitHeader(stream, number, number, latest.cut_ms, Digest(0, 0))
         newest = max(found, key=lambda header: header.cut_ms, default=nothing)
         ends = all(reach.final for reach in cut.values())
-        folded = number > self.committed + 1 and isinstance(self.cuts, PulseCuts) and self._folds(self.cuts, number)
+        folded = self.cuts.folds(self.committed, number)
         return replace(newest, pulse=self.completed(cut, number), final=ends, fold=number if folded else 0)
-
-    def _folds(self, cuts: PulseCuts, number: int) -> bool:
-        """Whether a micro-batch takes pulses together whose results count one by one."""
-        return number > cuts.joined and cuts.together(self.committed + 1) == number
 
     def check(self) -> None:
         self.gate.check()
         for inbox in self.inboxes.values():
             inbox.check()
             require(
-                not self.plain or inbox.consumed == self.committed, f"{self.replica}: inbox and checkpoint disagree"
+                not self.plain or inbox.consumed == self.committed,
+                f"{self.replica}: inbox and checkpoint disagree",
+                self.replica,
             )
         for feed in self.feeds.values():
             feed.check()
         newest = max(self.produced + 1, self.cuts.joined)
-        require(self.committed <= newest, f"{self.replica}: committed what it never produced")
+        require(self.committed <= newest, f"{self.replica}: committed what it never produced", self.replica)

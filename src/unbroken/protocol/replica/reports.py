@@ -3,143 +3,164 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from unbroken.protocol.events import SnapshotTaken
+from unbroken.protocol.ingress.seat import Advance
 from unbroken.protocol.instructions import Instruction, Send
 from unbroken.protocol.messages import Ack, Delivered, Progress
-from unbroken.protocol.output.outboxes import snapshot_of
+from unbroken.protocol.output.digest_exchange import DigestExchange
+from unbroken.protocol.output.generation_switch import GenerationSwitch
+from unbroken.protocol.output.outboxes import Outboxes, snapshot_of
+from unbroken.protocol.output.sinks import Sinks
 from unbroken.protocol.replica.replica import SegmentReplica
+from unbroken.protocol.replica.roster import Roster
+from unbroken.protocol.replica.subscriptions import Subscriptions
+from unbroken.protocol.surroundings import Surroundings
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId
-
-if TYPE_CHECKING:
-    from unbroken.protocol.machine import NodeProtocol
 
 SINK_BACKLOG = 64
 """Units that may wait for a sink before the replica counts as behind and the pulse is held: a sink that is away
 for a moment costs nothing, one that is down for long must not fill the disk."""
 
-TURN_BACKLOG = 2
-"""The same where units are delivered at most once: what waits for a sink is lost with the one who has the turn, so
-little is cut as long as nothing is delivered."""
+
+class Additions(Protocol):
+    """What else is to be said, and what changes how far a replica is said to be."""
+
+    def briefing(self, to: NodeId) -> list[Instruction]: ...
+
+    def report(self, replica: ReplicaId, to: NodeId) -> list[Instruction]: ...
+
+    def backlog(self) -> int | None: ...
 
 
 @dataclass
-class Standing:
+class Reports:
     """What a node says about itself, when it changes and again to whoever may have missed it.
 
     Invariant: all of it only grows, so that saying it twice, or late, does no harm.
     """
 
-    node: NodeProtocol
+    around: Surroundings
+    roster: Roster
+    advance: Advance
+    outboxes: Outboxes
+    sinks: Sinks
+    generation_switch: GenerationSwitch
+    digest_exchange: DigestExchange
+    subscriptions: Subscriptions
+    additions: Additions
+    snapshots: dict[ShardId, int] = field(default_factory=dict)
 
     # --- to whoever may have missed it ----------------------------------------------------------------
 
     def greet(self, to: NodeId) -> list[Instruction]:
         """Ask a node again for what is wanted of it, and say how things stand here: it may have missed both."""
-        return [*self.node.subscriptions.renew(to), *self.tell(to)]
+        return [*self.subscriptions.renew(to), *self.tell(to)]
 
     def tell(self, to: NodeId) -> list[Instruction]:
-        node = self.node
-        out = [step for replica in node.replicas.values() for step in self.report(replica, {to})]
-        out += [*node.holding.tell(to), *node.records.tell(to), *node.forking.tell(to), *self.pass_on(to)]
-        for shard in node.snapshots:
+        out = [step for replica in self.roster.replicas.values() for step in self.report(replica, {to})]
+        out += [*self.additions.briefing(to), *self.pass_on(to)]
+        for shard in self.snapshots:
             out += self._release_before_snapshot(shard, {to})
-        for stream, delivery in node.sinks.deliveries.items():
-            if delivery.delivered and to in node.hosting.concerned(stream.producer):
+        for stream, delivery in self.sinks.deliveries.items():
+            if delivery.delivered and to in self.around.concerned(stream.producer):
                 out.append(Send(to, self._delivered(stream)))
-        return [*out, *node.comparison.repeat(to, node.hosted(), node.layout)]
+        return [*out, *self.digest_exchange.repeat(to, self.roster.hosted(), self.around.layout)]
 
     def pass_on(self, to: NodeId) -> list[Instruction]:
         """What a member of the ingress has heard of replicas elsewhere, for the one that cuts the sources."""
-        node = self.node
-        if node.sources is None or to != node.sync.leader or to == node.me:
+        around = self.around
+        if self.roster.seat.sources is None or to != around.sync.leader or to == around.me:
             return []
-        others = [r for r in sorted(node.progress) if node.layout.placement.get(r) not in (None, to, node.me)]
+        reached, placement = self.advance.reached, around.layout.placement
+        others = [r for r in sorted(reached) if placement.get(r) not in (None, to, around.me)]
         return [Send(to, self._progress(replica)) for replica in others]
 
     def report(self, replica: SegmentReplica, nodes: Collection[NodeId]) -> list[Instruction]:
         """How far a replica is, for those that keep its input and for those that cut the pulses."""
-        node = self.node
         out: list[Instruction] = []
         for to in sorted(nodes):
             for stream in replica.inputs:
                 taken = replica.inboxes[stream].consumed
-                if taken and to in node.subscriptions.producers(stream):
+                if taken and to in self.around.producers(stream):
                     out.append(Send(to, Ack(stream, str(replica.replica), taken)))
-            out += node.upstream.repeat(replica.replica, to)
+            out += self.additions.report(replica.replica, to)
             out.append(Send(to, self._progress(replica.replica)))
         return out
 
     def committed(self, replica: SegmentReplica) -> list[Instruction]:
         """Acknowledge what a replica has committed, every few units; and the last ones, as nothing will follow them."""
-        node = self.node
         ended = replica.final is not None and replica.committed >= replica.final
-        if replica.committed < replica.acknowledged + node.settings.ack_every and not ended:
+        if replica.committed < replica.acknowledged + self.around.settings.ack_every and not ended:
             return []
         replica.acknowledged = replica.committed
         return [
             Send(to, Ack(stream, str(replica.replica), replica.inboxes[stream].consumed))
             for stream in replica.inputs
-            for to in sorted(node.subscriptions.producers(stream))
+            for to in sorted(self.around.producers(stream))
         ]
 
     # --- when it changes ------------------------------------------------------------------------------
 
     def progress(self, replica: SegmentReplica) -> list[Instruction]:
         """Tell the ingress how far a replica is; one whose sink does not take its units is not far."""
-        node, pulse = self.node, replica.pulse
-        backlog = TURN_BACKLOG if node.topology.at_most_once else SINK_BACKLOG
-        for stream in node.topology.outputs(replica.replica.shard):
-            delivery, box = node.sinks.deliveries.get(stream), node.outboxes.boxes.get(stream)
+        pulse, fewer = replica.pulse, self.additions.backlog()
+        backlog = SINK_BACKLOG if fewer is None else fewer
+        for stream in self.around.topology.outputs(replica.replica.shard):
+            delivery, box = self.sinks.deliveries.get(stream), self.outboxes.boxes.get(stream)
             waits = None if delivery is None or box is None else box.headers.get(delivery.delivered + backlog)
             if waits is not None:
                 pulse = min(pulse, waits.pulse)
-        if pulse <= node.progress.get(replica.replica, 0):
+        if not self.advance.reaches(replica.replica, pulse, self.around.seen_ms):
             return []
-        node.progress[replica.replica] = pulse
-        node.moved[replica.replica] = node.seen_ms
-        message = self._progress(replica.replica)
-        return [Send(to, message) for to in sorted(node.sync.members) if to != node.me]
+        return self.announce(replica.replica)
+
+    def announce(self, replica: ReplicaId) -> list[Instruction]:
+        """Tell the ingress how far a replica is."""
+        message = self._progress(replica)
+        return [Send(to, message) for to in sorted(self.around.sync.members) if to != self.around.me]
 
     def _progress(self, replica: ReplicaId) -> Progress:
-        return Progress(replica, self.node.progress.get(replica, 0), self.node.ahead.get(replica, 0))
+        return Progress(replica, self.advance.reached.get(replica, 0), self.advance.ahead.get(replica, 0))
 
     def delivered(self, stream: StreamId) -> list[Instruction]:
         """How far a sink has come, for those that could deliver the same, and for those that wait to follow."""
-        node, delivery = self.node, self.node.sinks.deliveries.get(stream)
+        delivery = self.sinks.deliveries.get(stream)
         if delivery is None:
             return []
-        node.handover.delivered(stream, delivery.delivered)
+        self.generation_switch.delivered(stream, delivery.delivered)
         note = self._delivered(stream)
-        return [Send(to, note) for to in sorted(node.hosting.concerned(stream.producer))]
+        return [Send(to, note) for to in sorted(self.around.concerned(stream.producer))]
 
     def _delivered(self, stream: StreamId) -> Delivered:
-        sinks = self.node.sinks
-        return Delivered(stream, sinks.deliveries[stream].delivered, sinks.stopped.get(stream, 0))
+        return Delivered(stream, self.sinks.deliveries[stream].delivered, self.sinks.stopped.get(stream, 0))
+
+    def sink_took(self, stream: StreamId, number: int) -> list[Instruction]:
+        """A sink came back with a unit that was handed to it here."""
+        out = self.sinks.finished(stream, number)
+        return [*out, *self.progress_of(stream), *self.delivered(stream)]
 
     def mark_delivered(self, stream: StreamId, through: int, stopped: int = 0) -> list[Instruction]:
         """Another node says how far a sink has come."""
         if stopped:
-            self.node.sinks.stop(stream, stopped)
-        self.node.handover.delivered(stream, through)
-        return [*self.node.sinks.delivered(stream, through), *self.progress_of(stream)]
+            self.sinks.stop(stream, stopped)
+        self.generation_switch.delivered(stream, through)
+        return [*self.sinks.delivered(stream, through), *self.progress_of(stream)]
 
     def progress_of(self, stream: StreamId) -> list[Instruction]:
-        replicas = [replica for replica in self.node.replicas.values() if replica.replica.shard == stream.producer]
+        replicas = [replica for replica in self.roster.replicas.values() if replica.replica.shard == stream.producer]
         return [step for replica in replicas for step in self.progress(replica)]
 
     def snapshot_taken(self, event: SnapshotTaken, _now_ms: float) -> list[Instruction]:
-        node = self.node
-        node.snapshots[event.shard] = max(event.version, node.snapshots.get(event.shard, 0))
-        return self._release_before_snapshot(event.shard, node.links)
+        self.snapshots[event.shard] = max(event.version, self.snapshots.get(event.shard, 0))
+        return self._release_before_snapshot(event.shard, self.around.links)
 
     def _release_before_snapshot(self, shard: ShardId, nodes: Collection[NodeId]) -> list[Instruction]:
         """What a shard's snapshot contains need not be kept on its account."""
-        node = self.node
         return [
-            Send(to, Ack(stream, str(snapshot_of(shard)), node.snapshots[shard]))
-            for stream in node.topology.inputs(shard)
-            for to in sorted(node.subscriptions.producers(stream) & set(nodes))
+            Send(to, Ack(stream, str(snapshot_of(shard)), self.snapshots[shard]))
+            for stream in self.around.topology.inputs(shard)
+            for to in sorted(self.around.producers(stream) & set(nodes))
         ]

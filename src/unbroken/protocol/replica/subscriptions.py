@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from unbroken.errors import require
 from unbroken.protocol.instructions import Instruction, Send, StopReplica
 from unbroken.protocol.messages import Missing, Subscribe, Unsubscribe
 from unbroken.protocol.replica.feeds import Feed
 from unbroken.protocol.replica.replica import SegmentReplica
+from unbroken.protocol.replica.roster import Roster
+from unbroken.protocol.surroundings import Surroundings
 from unbroken.protocol.values.consistency import Consistency
 from unbroken.protocol.values.ids import NodeId, ReplicaId, StreamId
-from unbroken.protocol.values.layout import INGRESS
-
-if TYPE_CHECKING:
-    from unbroken.protocol.machine import NodeProtocol
 
 UNSTABLE = (Consistency.UP_FAILURE, Consistency.STABILIZATION)
+
+
+class Preferences(Protocol):
+    """What decides from whom a replica takes its input, beyond who has it."""
+
+    def numbered(self, part: str) -> bool: ...
+
+    def wants(self, replica: ReplicaId, stream: StreamId) -> int: ...
+
+    def standing(self, replica: ReplicaId) -> Consistency | None: ...
+
+    def feeders(self, nodes: Collection[NodeId]) -> Collection[NodeId]: ...
+
+    def keepers(self) -> set[NodeId]: ...
 
 
 @dataclass
@@ -30,51 +44,46 @@ class Subscriptions:
     delivery wants it.
     """
 
-    node: NodeProtocol
+    around: Surroundings
+    roster: Roster
+    preferences: Preferences
 
     def feeds(self, replica: ReplicaId) -> dict[StreamId, Feed]:
-        tuned = self.node.settings
+        tuned = self.around.settings
         return {
-            stream: Feed(tuned.single_delivery, tuned.patience_ms, stream.producer.part in self.node.topology.led)
-            for stream in self.node.topology.inputs(replica.shard)
+            stream: Feed(tuned.single_delivery, tuned.patience_ms, self.preferences.numbered(stream.producer.part))
+            for stream in self.around.topology.inputs(replica.shard)
         }
+
+    def check(self) -> None:
+        for name, replica in self.roster.replicas.items():
+            for stream, feed in replica.feeds.items() if replica.stopped is None else ():
+                lost = feed.subscribed - self.around.links
+                require(not lost, f"{name} counts on {sorted(lost)} for {stream}, which cannot be reached")
 
     # --- who produces ---------------------------------------------------------------------------------
 
-    def producers(self, stream: StreamId) -> set[NodeId]:
-        """Where a stream comes from. The in-sync set has the last word on who cuts the sources, so a member that
-        only the layout has given up is still listened to."""
-        shard = self.node.topology.host_shard(stream.producer)
-        return set(self.node.layout.working_nodes_of(shard)) | (self.node.sync.members if shard == INGRESS else set())
-
     def reachable(self, stream: StreamId) -> list[NodeId]:
         """The nodes that can send a stream at this moment, this one first, then by the age of their replicas."""
-        node = self.node
-        hosts = node.layout.working_nodes_of(node.topology.host_shard(stream.producer))
-        idle = {name for name, replica in hosts.items() if replica in node.layout.joining - node.serving}
-        nodes = (self.producers(stream) & node.links) - idle
-        if hosts.get(node.me) not in node.hosted():
-            nodes.discard(node.me)
-        return sorted(nodes, key=lambda name: (name != node.me, hosts[name].index if name in hosts else 0, name))
+        around = self.around
+        hosts = around.layout.working_nodes_of(around.topology.host_shard(stream.producer))
+        idle = {name for name, replica in hosts.items() if replica in around.layout.joining - around.serving}
+        nodes = (around.producers(stream) & around.links) - idle
+        if hosts.get(around.me) not in self.roster.hosted():
+            nodes.discard(around.me)
+        return sorted(nodes, key=lambda name: (name != around.me, hosts[name].index if name in hosts else 0, name))
 
     def _preferred(self, stream: StreamId, replica: ReplicaId) -> list[NodeId]:
-        """The same for one that takes a stream from one node: its own first, then others, not all replicas the same.
-
-        A copy of the whole dataflow takes nothing from others."""
-        nodes = self.reachable(stream)
-        if self.node.topology.whole:
-            return [name for name in nodes if name == self.node.me]
-        others = [name for name in nodes if name != self.node.me]
+        """The same for one that takes a stream from one node: its own first, then others, not all replicas the same."""
+        nodes = self.preferences.feeders(self.reachable(stream))
+        others = [name for name in nodes if name != self.around.me]
         start = replica.index % len(others) if others else 0
-        return [*(name for name in nodes if name == self.node.me), *others[start:], *others[:start]]
+        return [*(name for name in nodes if name == self.around.me), *others[start:], *others[:start]]
 
     def keepers(self, stream: StreamId) -> set[NodeId]:
-        """The nodes that have to keep a stream for a replica before it counts: full producers, and whoever serves.
-
-        In a whole copy, its own producer in any case; the others, because that one may have to be built again."""
-        shard = self.node.topology.host_shard(stream.producer)
-        own = {self.node.me} if self.node.topology.whole else set()
-        return set(self.node.layout.full_nodes_of(shard)) | set(self.reachable(stream)) | own
+        """The nodes that have to keep a stream for a replica before it counts: full producers, and whoever serves."""
+        shard = self.around.topology.host_shard(stream.producer)
+        return set(self.around.layout.full_nodes_of(shard)) | set(self.reachable(stream)) | self.preferences.keepers()
 
     # --- subscribing ----------------------------------------------------------------------------------
 
@@ -87,17 +96,17 @@ class Subscriptions:
         for stream, feed in replica.feeds.items():
             joined, left = feed.update(self._preferred(stream, replica.replica))
             after = replica.inboxes[stream].available
-            out += [Send(node, Unsubscribe(stream, name)) for node in left if node in self.node.links]
-            heard = self.node.forking.wants(replica.replica, stream)
+            out += [Send(node, Unsubscribe(stream, name)) for node in left if node in self.around.links]
+            heard = self.preferences.wants(replica.replica, stream)
             out += [Send(node, Subscribe(stream, name, after, heard)) for node in joined]
         return out
 
     def update_all(self) -> list[Instruction]:
-        return [step for replica in self.node.replicas.values() for step in self.update(replica)]
+        return [step for replica in self.roster.replicas.values() for step in self.update(replica)]
 
     def renew(self, node: NodeId) -> list[Instruction]:
         """What ``node`` was asked for may be lost: ask again."""
-        for replica in self.node.replicas.values():
+        for replica in self.roster.replicas.values():
             for feed in replica.feeds.values():
                 feed.forget(node)
         return self.update_all()
@@ -113,7 +122,7 @@ class Subscriptions:
         """Turn away from producers that keep a replica waiting for too long, which with a single one in reach is to ask
         it once more; and at once from one that lacks input to one that does not.
         """
-        if not self.node.settings.single_delivery:
+        if not self.around.settings.single_delivery:
             return []
         out: list[Instruction] = []
         unfed = replica.unfed() if replica.asked and replica.stopped is None else []
@@ -130,7 +139,7 @@ class Subscriptions:
     def _leave(self, replica: SegmentReplica, stream: StreamId, left: list[NodeId]) -> list[Instruction]:
         """Tell those who were given up, and ask others in their place."""
         name = str(replica.replica)
-        out: list[Instruction] = [Send(node, Unsubscribe(stream, name)) for node in left if node in self.node.links]
+        out: list[Instruction] = [Send(node, Unsubscribe(stream, name)) for node in left if node in self.around.links]
         return [*out, *self.update(replica)]
 
     def _better(self, stream: StreamId, feed: Feed, replica: SegmentReplica) -> int | None:
@@ -144,18 +153,15 @@ class Subscriptions:
 
     def _state(self, stream: StreamId, node: NodeId) -> Consistency | None:
         """How the results of a producer stand, as far as that is known."""
-        shard = self.node.topology.host_shard(stream.producer)
-        replica = self.node.layout.working_nodes_of(shard).get(node)
-        watch = None if replica is None else self.node.forking.watches.get(replica)
-        if watch is not None:
-            return watch.state
-        return None if replica is None else self.node.forking.reconciling.siblings.get(replica)
+        shard = self.around.topology.host_shard(stream.producer)
+        replica = self.around.layout.working_nodes_of(shard).get(node)
+        return None if replica is None else self.preferences.standing(replica)
 
     # --- what cannot be had ---------------------------------------------------------------------------
 
     def missing(self, sender: NodeId, message: Missing) -> list[Instruction]:
         """A producer has dropped what a replica here needs."""
-        replica = self.node.replicas.get(ReplicaId.parse(message.subscriber))
+        replica = self.roster.replicas.get(ReplicaId.parse(message.subscriber))
         if replica is None:
             return []
         replica.holes[message.stream, sender] = message.base
@@ -167,7 +173,7 @@ class Subscriptions:
             return []
         for stream in sorted({stream for stream, _ in replica.holes}):
             inbox = replica.inboxes[stream]
-            nodes = {self.node.me} if self.node.topology.whole else self.producers(stream)
+            nodes = self.preferences.feeders(self.around.producers(stream))
             if nodes and all(replica.holes.get((stream, node), 0) > inbox.available for node in nodes):
                 replica.stopped = f"unit {inbox.available + 1} of {stream} is kept nowhere any more"
                 return [StopReplica(replica.replica, replica.stopped)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from unbroken.errors import require
+from unbroken.protocol.registry import registered
+from unbroken.protocol.values.ids import ReplicaId
 
 
 class Consistency(Enum):
@@ -21,7 +22,25 @@ class Consistency(Enum):
     STABILIZATION = "stabilization"
 
 
-class Policy(Enum):
+@dataclass(frozen=True)
+class Outlook:
+    """How the results of a replica stand that is watched for missing input.
+
+    ``blocked``: input has come that waits for other input. Tentative results up to pulse ``given`` are not replaced yet
+    (0: there are none), stable ones are there up to ``stable``. ``fork`` makes the tentative ones and has come to
+    ``fork_pulse``. ``settled``: nothing is tentative, and no fork is needed.
+    """
+
+    state: Consistency
+    blocked: bool
+    given: int
+    stable: int
+    fork: ReplicaId | None
+    fork_pulse: int
+    settled: bool
+
+
+class InputHandling(Enum):
     """What becomes of input that has come while other input is missing, or while the past is put right.
 
     PROCESS: it is processed as it comes. DELAY: its results are held back as long as the bound allows, so that fewer
@@ -47,7 +66,7 @@ class Reconcile(Enum):
 
 
 @dataclass(frozen=True)
-class Availability:
+class DelayBound:
     """Input that can be processed is processed within ``max_delay_ms``, whatever other input is missing.
 
     A replica waits for missing input ``alpha`` times that long; a failure that is over by then shows in nothing but
@@ -57,8 +76,8 @@ class Availability:
 
     max_delay_ms: float
     alpha: float = 0.9
-    during_failure: Policy = Policy.PROCESS
-    during_stabilization: Policy = Policy.PROCESS
+    during_failure: InputHandling = InputHandling.PROCESS
+    during_stabilization: InputHandling = InputHandling.PROCESS
     reconcile: Reconcile = Reconcile.FORK
     horizon_ms: float = 0.0
     timed: bool = True
@@ -68,31 +87,11 @@ class Availability:
         require(self.max_delay_ms > 0 and 0 < self.alpha < 1, f"no bound on the delay: {self}")
 
     @property
+    def rebuilt(self) -> bool:
+        """Whether the way back rebuilds state from recent input, which ``horizon_ms`` is about."""
+        return registered(self.reconcile.value).rebuilds
+
+    @property
     def patience_ms(self) -> float:
         """How long missing input is waited for."""
         return self.max_delay_ms * self.alpha
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "max_delay_ms": self.max_delay_ms,
-            "alpha": self.alpha,
-            "during_failure": self.during_failure.value,
-            "during_stabilization": self.during_stabilization.value,
-            "reconcile": self.reconcile.value,
-            "horizon_ms": self.horizon_ms,
-            "timed": self.timed,
-            "foldable": self.foldable,
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Availability:
-        return cls(
-            float(value["max_delay_ms"]),
-            float(value["alpha"]),
-            Policy(value["during_failure"]),
-            Policy(value["during_stabilization"]),
-            Reconcile(value["reconcile"]),
-            float(value["horizon_ms"]),
-            bool(value["timed"]),
-            bool(value["foldable"]),
-        )

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from unbroken.errors import require
-from unbroken.protocol.ingress.pause import Pause
-from unbroken.protocol.memo import remembered
-from unbroken.protocol.output.at_most_once import Turn
-from unbroken.protocol.values.consistency import Availability
+from unbroken.protocol.values.consistency import DelayBound
 from unbroken.protocol.values.ids import NodeId, ReplicaId, ShardId, StreamId, generation_of
-from unbroken.protocol.values.strategy import Ha, Strategy
+from unbroken.protocol.values.memo import remembered
+from unbroken.protocol.values.pause import Pause
+from unbroken.protocol.values.strategy import Strategy
+from unbroken.protocol.values.turns import Turn
 
 INGRESS = ShardId("ingress", 0)
 """The shard that keeps the ingress log and reads every source."""
@@ -68,7 +68,7 @@ class Topology:
     at_most_once: bool = False
     whole: bool = False
     led: frozenset[str] = frozenset()
-    availability: Mapping[str, Availability] = field(default_factory=dict)
+    availability: Mapping[str, DelayBound] = field(default_factory=dict)
     bucketed: bool = False
     tentative_sinks: frozenset[str] = frozenset()
 
@@ -76,11 +76,6 @@ class Topology:
     def strategy(self, part: str) -> Strategy:
         """How a part is kept available; unless it says otherwise, by replicas that all do everything."""
         return self.strategies.get(part) or Strategy(backups=self.replicas.get(part, 1) - 1)
-
-    @cached_property
-    def standbys(self) -> frozenset[str]:
-        """The parts of which one replica sends and the others are ready to."""
-        return frozenset(part for part in self.segments if self.strategy(part).ha is Ha.ACTIVE_STANDBY)
 
     @remembered
     def shards(self, part: str) -> tuple[ShardId, ...]:
@@ -142,13 +137,6 @@ class Topology:
     @cached_property
     def _consumers(self) -> Mapping[str, tuple[str, ...]]:
         return _grouped(self.edges)
-
-    def taking_turns(self) -> list[ShardId]:
-        """The shards whose replicas take turns."""
-        if not self.at_most_once:
-            return []
-        last = {producer for producer, sink in self.edges if sink in self.sinks and sink not in self.client_sinks}
-        return [shard for part in self.segments if part in last for shard in self.shards(part)]
 
     def is_sink(self, shard: ShardId) -> bool:
         return shard.part in self.sinks
@@ -307,77 +295,12 @@ class Layout:
         """Looked at once, because a layout never changes and is checked all the time."""
         taken: set[tuple[ShardId, NodeId]] = set()
         for replica, node in self.placement.items():
-            require((replica.shard, node) not in taken, f"two replicas of {replica.shard} share {node}")
-            require(replica.index < self.next_index[replica.shard], f"{replica} may be used for another replica")
+            require((replica.shard, node) not in taken, f"two replicas of {replica.shard} share {node}", replica.shard)
+            require(
+                replica.index < self.next_index[replica.shard], f"{replica} may be used for another replica", replica
+            )
             taken.add((replica.shard, node))
         require(self.joining | self.held <= set(self.placement), "a replica joins or is held that has no place")
         require(self.generation in self.generations, f"the code of generation {self.generation} does not run")
         require(all(turn.since <= self.version for turn in self.turns.values()), "a turn begins with a later layout")
         return True
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "version": self.version,
-            "nodes": dict(self.nodes),
-            "placement": {str(replica): node for replica, node in sorted(self.placement.items())},
-            "joining": sorted(str(replica) for replica in self.joining),
-            "held": sorted(str(replica) for replica in self.held),
-            "next_index": {str(shard): index for shard, index in self.next_index.items()},
-            "draining": sorted(self.draining),
-            "short_since": {str(shard): since for shard, since in self.short_since.items()},
-            "generation": self.generation,
-            "generations": list(self.generations),
-            "homes": {str(shard): node for shard, node in self.homes.items()},
-            "turns": {str(turn.replica): turn.since for turn in self.turns.values()},
-            "pause": None if self.pause is None else self.pause.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Layout:
-        return cls(
-            version=int(value["version"]),
-            nodes=dict(value["nodes"]),
-            placement={ReplicaId.parse(r): node for r, node in value["placement"].items()},
-            next_index={ShardId.parse(shard): int(index) for shard, index in value["next_index"].items()},
-            joining=frozenset(ReplicaId.parse(r) for r in value["joining"]),
-            held=frozenset(ReplicaId.parse(r) for r in value.get("held", ())),
-            draining=frozenset(value["draining"]),
-            short_since={ShardId.parse(shard): int(since) for shard, since in value["short_since"].items()},
-            generation=int(value["generation"]),
-            generations=tuple(int(generation) for generation in value["generations"]),
-            homes={ShardId.parse(shard): node for shard, node in value.get("homes", {}).items()},
-            turns={
-                (replica := ReplicaId.parse(name)).shard: Turn(replica, int(since))
-                for name, since in value.get("turns", {}).items()
-            },
-            pause=Pause.from_json(value["pause"]) if value.get("pause") else None,
-            run=str(value["run"]),
-        )
-
-
-def chained_placement(topology: Topology, nodes: Mapping[NodeId, str], run: str = "") -> Layout:
-    """Chained declustering: replica r of the i-th shard lives on node i + r.
-
-    The load of a lost node spreads over its two neighbours in the chain, and two replicas of a shard never
-    share a node as long as there are at least as many nodes as replicas. ``nodes`` maps names to disks.
-
-    Whole copies of the dataflow are not declustered: replica r of every shard lives on node r, and further nodes have
-    nothing to do until a copy needs another home.
-    """
-    chain = tuple(nodes)
-    placement: dict[ReplicaId, NodeId] = {}
-    next_index: dict[ShardId, int] = {}
-    held: set[ReplicaId] = set()
-    for position, shard in enumerate(topology.placed_shards):
-        working = topology.replicas_of(shard)
-        copies = [ReplicaId(shard, len(working) + i) for i in range(topology.strategy(shard.part).holding)]
-        for replica in [*working, *copies]:
-            first = 0 if topology.whole else position
-            placement[replica] = chain[(first + replica.index) % len(chain)]
-        held.update(copies)
-        next_index[shard] = len(working) + len(copies)
-    turns = {shard: Turn(ReplicaId(shard, 0), 1) for shard in topology.taking_turns()}
-    layout = Layout(1, dict(nodes), placement, next_index, held=frozenset(held), turns=turns, run=run)
-    layout.check()
-    return layout

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from unbroken.protocol.values.ids import NodeId
 
 
 @dataclass(frozen=True)
-class Run:
+class RunIdentity:
     """One run of a flow, from its first layout on; ``id`` is never used for another.
 
     ``supersedes`` are the runs whose results an operator has allowed this one to add to: a sink's ledger that one of
@@ -21,7 +21,7 @@ class Run:
     supersedes: frozenset[str] = frozenset()
 
 
-NO_RUN = Run("")
+NO_RUN = RunIdentity("")
 """What a disk has that never took a layout."""
 
 WAYS = (
@@ -31,14 +31,9 @@ WAYS = (
 """How an operator continues when disks and documents are not of the same run."""
 
 
-def foreign_layout(node: NodeId, mine: str, theirs: str) -> str | None:
-    """Why a node does not take a layout: it is of another run than the node's disk. None if it may be taken."""
-    if not mine or mine == theirs:
-        return None
-    return (
-        f"the disk of {node} belongs to run {mine}, and ZooKeeper has the layout of run {theirs}; nothing was changed "
-        f"or deleted. {WAYS}."
-    )
+def is_foreign(mine: str, theirs: str) -> bool:
+    """Whether a node whose disk belongs to a run does not take a layout, because it is of another one."""
+    return bool(mine) and mine != theirs
 
 
 def older_layout(node: NodeId, flow: str, taken: int, offered: int) -> str | None:
@@ -52,14 +47,6 @@ def older_layout(node: NodeId, flow: str, taken: int, offered: int) -> str | Non
         f"ZooKeeper has layout {offered} of the run, and {node} has taken layout {taken}: the data of ZooKeeper are "
         f"older than the disks. Delete /unbroken/{flow} there, start all nodes, and run `unbroken adopt {flow}`."
     )
-
-
-def unadopted(runs: Mapping[NodeId, str]) -> str | None:
-    """Why no first layout is published: disks belong to a run whose documents are missing. None if none does."""
-    owned = sorted((run, node) for node, run in runs.items() if run)
-    if not owned:
-        return None
-    return f"no first layout: {disks_of_runs(owned)}, and ZooKeeper has no layout of it. {WAYS}."
 
 
 def disks_of_runs(owned: Iterable[tuple[str, NodeId]]) -> str:

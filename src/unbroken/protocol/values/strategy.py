@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from unbroken.errors import require
+from unbroken.protocol.registry import Backups, registered
 
 
 class Ha(Enum):
-    """The ways of Hwang et al., and none."""
+    """The ways of Hwang et al., and none: names only, what is true of each is in the registry."""
 
     ACTIVE = "active"
     ACTIVE_STANDBY = "active-standby"
@@ -54,23 +54,26 @@ class Strategy:
         require(self.backups >= 0 and self.every >= 1 and self.horizon_ms >= 0, f"no strategy: {self}")
 
     @property
+    def kept_by(self) -> Backups:
+        """What its backups do while all is well."""
+        return registered(self.ha.value).backups
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether its state is rebuilt from recent input, which ``horizon_ms`` is about."""
+        return registered(self.ha.value).rebuilds
+
+    @property
     def running(self) -> int:
         """Replicas that process."""
-        return 1 + self.backups if self.ha in (Ha.ACTIVE, Ha.ACTIVE_STANDBY) else 1
+        return 1 + self.backups if self.kept_by is Backups.PROCESS else 1
 
     @property
     def holding(self) -> int:
         """Replicas that only hold a copy of the state."""
-        return self.backups if self.ha is Ha.PASSIVE else 0
+        return self.backups if self.kept_by is Backups.HOLD else 0
 
     @property
     def nodes(self) -> int:
         """Nodes without which the segment could not be made as safe as it should be."""
-        return 1 if self.ha is Ha.NONE else 1 + self.backups
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "ha": self.ha.value}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Strategy:
-        return cls(**{**value, "ha": Ha(value["ha"])})
+        return 1 if self.kept_by is Backups.NONE else 1 + self.backups

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from unbroken.protocol.values.ids import StreamId
 
@@ -38,13 +36,6 @@ class Digest:
             )
         )
 
-    def to_json(self) -> list[Any]:
-        return [self.rows, self.exact, list(self.floats)]
-
-    @classmethod
-    def from_json(cls, value: list[Any]) -> Digest:
-        return cls(int(value[0]), int(value[1]), tuple(float(x) for x in value[2]))
-
 
 @dataclass(frozen=True)
 class UnitHeader:
@@ -58,8 +49,8 @@ class UnitHeader:
     A unit that is not ``stable`` was made without part of its input. It covers the pulses after ``since`` up to
     ``pulse``, and stable units of these pulses take its place; its number only counts the units of its own maker.
 
-    ``fold`` is the last of the units of a stream that came into being together with it, whose cut times are the same;
-    where units always come alone it is 0.
+    ``fold`` is the last of the units of a stream that may be processed together with it. Their cut times are the same,
+    and what had come to this unit before that time had come to all of them. Where units always come alone it is 0.
     """
 
     stream: StreamId
@@ -74,38 +65,3 @@ class UnitHeader:
     layout: int = 0
     since: int = 0
     fold: int = 0
-
-    def to_bytes(self) -> bytes:
-        value = {
-            "stream": str(self.stream),
-            "number": self.number,
-            "pulse": self.pulse,
-            "cut_ms": self.cut_ms,
-            "digest": self.digest.to_json(),
-            "size": self.size,
-            "stable": self.stable,
-            "final": self.final,
-            "generation": self.generation,
-            "layout": self.layout,
-            "since": self.since,
-            "fold": self.fold,
-        }
-        return json.dumps(value, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> UnitHeader:
-        value = json.loads(data)
-        return cls(
-            stream=StreamId.parse(value["stream"]),
-            number=int(value["number"]),
-            pulse=int(value["pulse"]),
-            cut_ms=int(value["cut_ms"]),
-            digest=Digest.from_json(value["digest"]),
-            size=int(value["size"]),
-            stable=bool(value["stable"]),
-            final=bool(value["final"]),
-            generation=int(value["generation"]),
-            layout=int(value.get("layout", 0)),
-            since=int(value.get("since", 0)),
-            fold=int(value.get("fold", 0)),
-        )

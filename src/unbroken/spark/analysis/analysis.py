@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from unbroken.connectors.location import unclear
-from unbroken.data.digest import digest_column
-from unbroken.data.schema import arrow_schema
+from unbroken.data.schema import arrow_schema, check_names
 from unbroken.data.sharding import EVERYTHING, check_key_type, key_columns_of
 from unbroken.errors import FlowError, Problem, UnbrokenError
 from unbroken.flow.dataflow import Dataflow, Segment
@@ -117,10 +116,9 @@ def _analyse_segment(
     if not problems:  # Spark refuses some of these, too, in words that lead elsewhere
         problems += _mode_problems(segment, frame, session)
     try:
-        digest_column(frame.schema)
+        check_names(frame.schema)
     except UnbrokenError as error:
-        what, _, remedy = str(error).rpartition(": ")
-        problems.append(Problem(segment.where, what, remedy))
+        problems.append(Problem(segment.where, error.what, error.remedy))
     return problems, frame
 
 
@@ -135,9 +133,8 @@ def _snapshot_problems(flow: Dataflow, session: SparkSession) -> list[Problem]:
     """A place for snapshots that Spark could not write to would be noticed when they are needed."""
     url = flow.settings.snapshots
     if url is not None:
-        for sentence in unclear(url, "the place of snapshots"):
-            what, _, remedy = sentence.rstrip(".").partition("; ")
-            return [Problem(flow.where, what, remedy)]
+        for flaw in unclear(url, "the place of snapshots"):
+            return [flaw.at(flow.where)]
     why = None if url is None else unknown_scheme(url, session)
     if why is None:
         return []

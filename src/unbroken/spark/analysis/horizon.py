@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from unbroken.errors import Problem
 from unbroken.flow.availability import Availability
 from unbroken.flow.dataflow import Segment
-from unbroken.protocol.values import consistency
-from unbroken.protocol.values.consistency import Reconcile
+from unbroken.protocol.registry import registered
+from unbroken.protocol.values.consistency import DelayBound
 from unbroken.protocol.values.ids import segment_of
 from unbroken.protocol.values.layout import Topology
-from unbroken.protocol.values.strategy import STATELESS, Ha, Strategy
+from unbroken.protocol.values.strategy import STATELESS, Strategy
 from unbroken.quantities import milliseconds
 from unbroken.spark.analysis.event_time import DELAY, SESSION, Key, delay_ms, marked, trace
 from unbroken.spark.analysis.plans import Expression, Plan, analysed, class_of, items, names_of, streaming_nodes
@@ -104,7 +104,7 @@ def has_watermark(frame: DataFrame) -> bool:
 
 def is_rebuilt(segment: Segment) -> bool:
     """Whether a segment's state may have to be built again from recent input, so that its horizon must be known."""
-    return segment.redundancy.ha == Ha.UPSTREAM.value or _undone(segment) is not None
+    return registered(segment.redundancy.ha).rebuilds or _undone(segment) is not None
 
 
 def horizon_of(segment: Segment, frame: DataFrame) -> Horizon | Unbounded:
@@ -118,7 +118,7 @@ def horizon_of(segment: Segment, frame: DataFrame) -> Horizon | Unbounded:
 
 def _undone(segment: Segment) -> Availability | None:
     asked = segment.availability
-    return asked if isinstance(asked, Availability) and asked.reconcile == Reconcile.UNDO.value else None
+    return asked if isinstance(asked, Availability) and registered(asked.reconcile).rebuilds else None
 
 
 def unbounded_problem(segment: Segment, found: Unbounded) -> Problem:
@@ -138,20 +138,20 @@ def settled(topology: Topology, horizons: Mapping[str, Horizon]) -> Topology:
             continue
         foldable = found.timed and not found.declared
         strategy, how = topology.strategies.get(part), topology.availability.get(part)
-        if strategy is not None and strategy.ha is Ha.UPSTREAM:
+        if strategy is not None and strategy.rebuilt:
             strategies[part] = replace(strategy, horizon_ms=found.ms, timed=found.timed, foldable=foldable)
-        if how is not None and how.reconcile is Reconcile.UNDO:
+        if how is not None and how.rebuilt:
             availability[part] = replace(how, horizon_ms=found.ms, timed=found.timed, foldable=foldable)
     return replace(topology, strategies=strategies, availability=availability)
 
 
-def kept_for(topology: Topology, part: str) -> Strategy | consistency.Availability:
+def kept_for(topology: Topology, part: str) -> Strategy | DelayBound:
     """What says how much of its input is kept for a part whose state is built again from it."""
     how = topology.availability.get(part)
-    return how if how is not None and how.reconcile is Reconcile.UNDO else topology.strategy(part)
+    return how if how is not None and how.rebuilt else topology.strategy(part)
 
 
-def reaches_further(kept: Strategy | consistency.Availability, found: Horizon) -> str | None:
+def reaches_further(kept: Strategy | DelayBound, found: Horizon) -> str | None:
     """What state with the horizon ``found`` needs that is not ``kept``; None if nothing is missing."""
     if found.ms == STATELESS == kept.horizon_ms:
         return None

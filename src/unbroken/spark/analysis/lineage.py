@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 INPUT, SEGMENT = "input", "segment"
 """The options by which a streaming DataFrame is known to be an input, and of which segment."""
 
-Columns = Mapping[int, Origin]
+InputColumns = Mapping[int, Origin]
 """The columns of a plan whose values are those of columns of the inputs, by Spark's number of the column."""
 
 _PASSING = frozenset(
@@ -109,7 +109,7 @@ class _Reader:
         self._names = names
         self._shared: dict[int, list[Origin | None]] = {}
 
-    def columns(self, node: Plan) -> Columns:
+    def columns(self, node: Plan) -> InputColumns:
         """The columns that a plan takes over from the inputs."""
         if not node.isStreaming():
             return {}
@@ -133,7 +133,7 @@ class _Reader:
             return self._joined(node, below)
         return self._grouped(node, name, below)
 
-    def _leaf(self, node: Plan, name: str) -> Columns:
+    def _leaf(self, node: Plan, name: str) -> InputColumns:
         if name == "CTERelationRef":
             known = self._shared.get(int(node.cteId()))
             pairs = zip(items(node.output()), known, strict=True) if known is not None else ()
@@ -146,7 +146,7 @@ class _Reader:
             id_of(column): frozenset({(source, name)}) for column, name in named if name in self._names.get(source, ())
         }
 
-    def _with_shared(self, node: Plan) -> Columns:
+    def _with_shared(self, node: Plan) -> InputColumns:
         """A query with parts that have names; each is read once, however often it is used."""
         *definitions, query = items(node.children())
         for definition in definitions:
@@ -154,7 +154,7 @@ class _Reader:
             self._shared[int(definition.id())] = [found.get(id_of(column)) for column in items(definition.output())]
         return self.columns(query)
 
-    def _grouped(self, node: Plan, name: str, below: list[Columns]) -> Columns:
+    def _grouped(self, node: Plan, name: str, below: list[InputColumns]) -> InputColumns:
         """An operator with groups of one input; its columns above it."""
         first = items(node.children())[0]
         if name == "Aggregate":
@@ -185,7 +185,7 @@ class _Reader:
             self.needs.append(Need(shown, (), why))
         return {}
 
-    def _transformed(self, node: Plan, child: Plan, below: Columns) -> None:
+    def _transformed(self, node: Plan, child: Plan, below: InputColumns) -> None:
         keys = items(child.output())[: node.groupingAttributesLen()]
         operator = f"groupBy({names_of(keys)}).transformWithState"
         if node.hasInitialState():
@@ -194,7 +194,7 @@ class _Reader:
         else:
             self._need(operator, keys, below)
 
-    def _joined(self, node: Plan, below: list[Columns]) -> Columns:
+    def _joined(self, node: Plan, below: list[InputColumns]) -> InputColumns:
         left, right = items(node.children())
         kind = str(node.joinType().toString())
         if left.isStreaming() and right.isStreaming():
@@ -205,7 +205,7 @@ class _Reader:
         kept = [*([below[0]] if kind in _KEPT_LEFT else []), *([below[1]] if kind in _KEPT_RIGHT else [])]
         return {number: origin for columns in kept for number, origin in columns.items()}
 
-    def _need(self, operator: str, keys: list[Expression], below: Columns) -> None:
+    def _need(self, operator: str, keys: list[Expression], below: InputColumns) -> None:
         offers = tuple(dict.fromkeys(below[id_of(key)] for key in keys if _is_column(key) and id_of(key) in below))
         if not keys:
             why, remedy = "brings all rows together", f"group by a column of the input, or {ONE_SHARD}"
@@ -214,7 +214,7 @@ class _Reader:
             remedy = f"{COMPUTE_BEFORE}, or {ONE_SHARD}"
         self.needs.append(Need(operator, offers, *(() if offers else (why, remedy))))
 
-    def _need_pairs(self, operator: str, pairs: list[tuple[Expression, Expression]], below: list[Columns]) -> None:
+    def _need_pairs(self, operator: str, pairs: list[tuple[Expression, Expression]], below: list[InputColumns]) -> None:
         offers: dict[Origin, None] = {}
         for one, other in pairs:
             if not (_is_column(one) and _is_column(other)):
@@ -228,7 +228,7 @@ class _Reader:
         self.needs.append(Need(operator, tuple(offers), *(() if offers else (why, remedy))))
 
 
-def _selected(expressions: list[Expression], below: Columns) -> Columns:
+def _selected(expressions: list[Expression], below: InputColumns) -> InputColumns:
     """What a list of columns, some of them renamed, takes over."""
     out: dict[int, Origin] = {}
     for expression in expressions:
@@ -245,7 +245,7 @@ def _unwrapped(expression: Expression) -> Expression:
     return expression
 
 
-def _expanded(node: Plan, below: Columns) -> Columns:
+def _expanded(node: Plan, below: InputColumns) -> InputColumns:
     """Every row becomes several, which differ in some of the columns."""
     rows: Any = node.projections()
     places = range(rows.size()) if rows.size() <= _LOOKED_AT else (0, rows.size() - 1)
@@ -259,7 +259,7 @@ def _expanded(node: Plan, below: Columns) -> Columns:
     return out
 
 
-def _united(node: Plan, below: list[Columns]) -> Columns:
+def _united(node: Plan, below: list[InputColumns]) -> InputColumns:
     """A column of a union is that of each of its inputs at the same place."""
     rows = [[found.get(id_of(column)) for column in items(child.output())] for child, found in _with(node, below)]
     out: dict[int, Origin] = {}
@@ -272,7 +272,7 @@ def _united(node: Plan, below: list[Columns]) -> Columns:
     return out
 
 
-def _with(node: Plan, below: list[Columns]) -> list[tuple[Plan, Columns]]:
+def _with(node: Plan, below: list[InputColumns]) -> list[tuple[Plan, InputColumns]]:
     return list(zip(items(node.children()), below, strict=True))
 
 

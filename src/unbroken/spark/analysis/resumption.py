@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from unbroken.errors import Problem
+from unbroken.errors import Flaw, Problem
 from unbroken.flow.dataflow import Dataflow
 from unbroken.flow.program import Program, changed_code, is_said, told
+from unbroken.protocol.combinations import used
+from unbroken.protocol.registry import registered
 from unbroken.protocol.values.ids import NodeId, segment_of
 from unbroken.protocol.values.layout import Topology
 from unbroken.spark.analysis.horizon import kept_for, readable
@@ -30,24 +32,30 @@ lead to is the same, somewhere else."""
 
 
 def conflicts(run: Program, given: Program, where: str, *, runs_given: bool) -> list[Problem]:
+    """The `differences` as problems of the file that declares ``given``."""
+    found = differences(run, given, runs_given=runs_given)
+    return [Problem(where, f"it cannot continue the run: {flaw.what}", flaw.remedy) for flaw in found]
+
+
+def differences(run: Program, given: Program, *, runs_given: bool) -> list[Flaw]:
     """What ``given``, the program of a file, declares otherwise than the program of a run that it is to continue.
 
     With ``runs_given`` the code of ``given`` replaces that of ``run``, and all that is known of both counts. Without,
     the code of the run stays: columns that were found for code count for nothing, those that an author wrote do.
     """
-    found: list[tuple[str, str]] = [(what, FRESH) for what in _parts(run.topology, given.topology)]
+    found = [Flaw(what, FRESH) for what in _parts(run.topology, given.topology)]
     if not found:
-        found += [(what, FRESH) for what in _keys(run, given, runs_given)]
-        found += [(what, FRESH) for what in _strategies(run.topology, given.topology, runs_given)]
-    found += [(what, FRESH) for what in _modes(run, given)]
+        found += [Flaw(what, FRESH) for what in _keys(run, given, runs_given)]
+        found += [Flaw(what, FRESH) for what in _strategies(run.topology, given.topology, runs_given)]
+    found += [Flaw(what, FRESH) for what in _modes(run, given)]
     if run.declared is not None and given.declared is not None:
         before, after = run.declared, given.declared
-        found += [(what, FRESH) for what in _declared("source", before.sources, after.sources, SOURCE_IDENTITY)]
-        found += [(what, FRESH) for what in _declared("sink", before.sinks, after.sinks, SINK_IDENTITY)]
+        found += [Flaw(what, FRESH) for what in _declared("source", before.sources, after.sources, SOURCE_IDENTITY)]
+        found += [Flaw(what, FRESH) for what in _declared("sink", before.sinks, after.sinks, SINK_IDENTITY)]
         if runs_given:
             modes = _declared("segment", before.segments, after.segments, ("output_mode",))
-            found += [(what, UPGRADE) for what in modes]
-    return [Problem(where, f"it cannot continue the run: {what}", remedy) for what, remedy in found]
+            found += [Flaw(what, UPGRADE) for what in modes]
+    return found
 
 
 def other_code(run: Program, given: Program, flow: Dataflow, users: Collection[NodeId]) -> list[Problem]:
@@ -117,7 +125,7 @@ def _modes(run: Program, given: Program) -> Iterator[str]:
     yield from _differ("whether pairs is 'cluster'", was.whole, now.whole)
     yield from _differ("whether units are buckets of event time", was.bucketed, now.bucketed)
     yield from _differ("the segments with ordering 'leader'", _names(was.led), _names(now.led))
-    settings = (*(("order_log",) if was.led else ()), *(("bucket", "bucket_origin") if was.bucketed else ()))
+    settings = [setting for name in sorted(used(was)) for setting in registered(name).settings]
     if run.declared is not None and given.declared is not None:
         named = [f"the setting {name}" for name in settings]
         yield from _compared("", run.declared.flow, given.declared.flow, named)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from unbroken.errors import UnbrokenError
 from unbroken.threads import LastingThread
-from unbroken.transport.http.guarded import GuardedProtocol, HttpLimits
+from unbroken.transport.http.deadlines import GuardedProtocol, HttpLimits
 
 START_DEADLINE_S = 10.0
 LOOK_S = 0.005

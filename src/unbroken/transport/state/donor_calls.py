@@ -1,21 +1,22 @@
-"""Calls to a donor: questions in JSON, and the stream of what it has pinned."""
+"""Calls to a donor: questions, and the stream of what it has pinned."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from unbroken.codecs.codec import Undecodable
 from unbroken.errors import UnbrokenError
 from unbroken.security.certificates import credentials
 from unbroken.transport.auth import open_client
-from unbroken.transport.state.pins import CODE_PREFIX, Manifest, PinError, PinGone
+from unbroken.transport.calls import PinQuestion, PinTicket, Question, ReleaseQuestion, call, name_of, ticket_of
+from unbroken.transport.state.pins import CODE_PREFIX, MANIFEST, Manifest, PinGone
 
 POLL_S = 0.1
 """How often a wait for the donor looks whether it should stop."""
@@ -39,43 +40,29 @@ class TransferStopped(TransferError):
     """The copy was told to stop."""
 
 
-def ask(address: str, token: str, action: str, question: Mapping[str, Any], timeout_s: float) -> Any:
-    """Ask a node something in JSON and wait up to ``timeout_s`` for its answer; a refusal is a ``TransferError``."""
-    client = _connect(address, token, timeout_s)
+def ask_pin(address: str, token: str, question: PinQuestion, timeout_s: float) -> Manifest:
+    """Have a donor pin a state, and wait up to ``timeout_s`` for the manifest; a refusal is a ``TransferError``."""
+    answer = _ask(address, token, question, timeout_s)
     try:
-        body = json.dumps(dict(question)).encode()
-        answers = list(client.do_action(flight.Action(action, body), flight.FlightCallOptions(timeout=timeout_s)))
-        return json.loads(answers[0].body.to_pybytes())
-    except (flight.FlightError, pa.ArrowException, OSError) as error:
-        raise refusal(error, address) or TransferError(f"{address} did not answer {action!r}: {said(error)}") from error
-    except (ValueError, LookupError) as error:
-        raise TransferError(f"the answer of {address} to {action!r} cannot be read: {error}") from error
-    finally:
-        client.close()
-
-
-def ask_manifest(
-    address: str,
-    token: str,
-    pin_id: str,
-    timeout_s: float,
-    action: str = "manifest",
-    question: Mapping[str, Any] | None = None,
-) -> Manifest:
-    """The manifest of a pin at the donor; ``action`` may be one that makes the pin first, told what by ``question``."""
-    answer = ask(address, token, action, {**(question or {}), "pin": pin_id}, timeout_s)
-    try:
-        manifest = Manifest.from_json(answer)
-    except PinError as error:
-        raise TransferError(f"the answer of {address} to {action!r} cannot be used: {error}") from error
-    if manifest.pin != pin_id:
-        raise TransferError(f"{address} was asked for the pin {pin_id} and answered with {manifest.pin}")
-    return manifest
+        return MANIFEST.decode(answer)
+    except Undecodable as error:
+        raise TransferError(f"the answer of {address} to a {name_of(question)} cannot be used: {error}") from error
 
 
 def release_pin(address: str, token: str, pin_id: str, timeout_s: float) -> None:
-    """Tell the donor that its pin is not needed any more; to be repeated at will, as a pin expires anyway."""
-    ask(address, token, "release", {"pin": pin_id}, timeout_s)
+    """Tell the donor that its pin is no longer needed; to be repeated at will, as a pin expires anyway."""
+    _ask(address, token, ReleaseQuestion(pin_id), timeout_s)
+
+
+def _ask(address: str, token: str, question: Question, timeout_s: float) -> bytes:
+    client = _connect(address, token, timeout_s)
+    try:
+        return call(client, question, timeout_s)
+    except (flight.FlightError, pa.ArrowException, OSError) as error:
+        unanswered = TransferError(f"{address} did not answer a {name_of(question)}: {said(error)}")
+        raise refusal(error, address) or unanswered from error
+    finally:
+        client.close()
 
 
 class Broken(Exception):
@@ -90,12 +77,12 @@ class DonorStream:
     """One call for contents, read by a thread of its own: reading from a donor that hangs cannot be interrupted from
     within, and a copy must be. The thread ends with the call, whose duration is limited."""
 
-    def __init__(self, address: str, token: str, ticket: bytes, timeout_s: float) -> None:
+    def __init__(self, address: str, token: str, ticket: PinTicket, timeout_s: float) -> None:
         self._address = address
         self._token = token
         self._options = flight.FlightCallOptions(timeout=timeout_s)
         self._timeout_s = timeout_s
-        self._ticket = flight.Ticket(ticket)
+        self._ticket = ticket_of(ticket)
         self._arrived: queue.Queue[pa.RecordBatch | Exception | None] = queue.Queue(QUEUE_LIMIT)
         self._ended = threading.Event()
         self._reader: Any = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import re
@@ -12,16 +11,19 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from unbroken.codecs.codec import Codec
 from unbroken.errors import UnbrokenError
+from unbroken.protocol.values.ingress_log import Admission
+from unbroken.transport.calls import PinTicket
 from unbroken.transport.state.digests import DIGESTS
 
 log = logging.getLogger(__name__)
@@ -120,12 +122,13 @@ class Manifest:
     """What a pin holds. Paths are safe to be joined to a directory, differ from each other and do not lie within
     each other: a manifest for which that does not hold cannot be made, wherever it comes from.
 
-    ``facts`` are the caller's, for the node that copies: version, bases of outboxes and the like.
+    The node that copies is told the ``version`` of the state, and of a log the leader's ``admission``.
     """
 
     pin: str
     files: tuple[PinnedFile, ...]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 0
+    admission: Admission | None = None
 
     def __post_init__(self) -> None:
         _check_pin_id(self.pin)
@@ -155,18 +158,9 @@ class Manifest:
         """Bytes in all files."""
         return sum(file.size for file in self.files)
 
-    def to_json(self) -> dict[str, Any]:
-        files = [[file.path, file.size, file.sha256] for file in self.files]
-        return {"pin": self.pin, "facts": dict(self.facts), "files": files}
 
-    @classmethod
-    def from_json(cls, data: Any) -> Manifest:
-        """Read what ``to_json`` made; anything else, such as a path that leads elsewhere, is a ``PinError``."""
-        try:
-            files = tuple(PinnedFile(path, size, sha256) for path, size, sha256 in data["files"])
-            return cls(data["pin"], files, dict(data["facts"]))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise PinError(f"this is not a manifest of pinned files: {str(data)[:200]} ({error})") from error
+MANIFEST = Codec(Manifest, "manifest", readable=True)
+"""Bytes with a path that leads elsewhere are none, as all others that no manifest can be made of."""
 
 
 @dataclass
@@ -229,18 +223,18 @@ class Pins:
             self._pins[pin_id] = pin
         return pin.files
 
-    def seal(self, pin_id: str, facts: Mapping[str, Any]) -> Manifest:
+    def seal(self, pin_id: str, version: int = 0, admission: Admission | None = None) -> Manifest:
         """Take stock of the pin's files; from here on they can be read. A pin that cannot be sealed is dropped.
 
-        ``facts`` must be JSON. A symbolic link, or anything else that is neither file nor directory, is refused.
+        A symbolic link, or anything else that is neither file nor directory, is refused.
         """
         pin = self._get(pin_id)
         if pin.manifest is not None:
             raise PinError(f"the pin {pin_id} is sealed already")
         try:
             files = tuple(self._take_stock(pin_id, pin))
-            manifest = Manifest(pin_id, files, json.loads(json.dumps(dict(facts))))
-            (pin.home / "manifest.json").write_text(json.dumps(manifest.to_json()))
+            manifest = Manifest(pin_id, files, version, admission)
+            (pin.home / "manifest.json").write_bytes(MANIFEST.encode(manifest))
         except FileNotFoundError as error:
             self._get(pin_id)  # dropped while it was read: that is then the reason
             self.release(pin_id)
@@ -282,21 +276,9 @@ class Pins:
         with self._lock:
             return list(self._pins)
 
-    def actions(self) -> dict[str, Callable[[dict[str, Any]], Any]]:
-        """Flight actions for the node's server; each takes and gives JSON."""
-        return {
-            "manifest": lambda question: self.manifest(str(question.get("pin"))).to_json(),
-            "release": lambda question: self.release(str(question.get("pin"))),
-        }
-
-    def stream(self, question: Mapping[str, Any]) -> flight.GeneratorStream:
-        """Answer to a ticket ``{"pin": id, "path": p, "offset": n}``, or with ``"paths": [p, ...]`` for many files;
-        ``"chunk": n`` asks for batches of at most n bytes."""
-        paths = question["paths"] if "paths" in question else [question.get("path")]
-        if not isinstance(paths, list):
-            raise PinError("the paths that are asked for must be a list")
-        pin_id, offset, chunk = str(question.get("pin")), question.get("offset", 0), question.get("chunk", CHUNK_BYTES)
-        batches = self.chunks(pin_id, paths, offset, chunk)
+    def stream(self, ticket: PinTicket) -> flight.GeneratorStream:
+        """The contents that a ticket asks for."""
+        batches = self.chunks(ticket.pin, ticket.paths, ticket.offset, ticket.chunk)
         return flight.GeneratorStream(CHUNK_SCHEMA, batches)
 
     def chunks(
@@ -315,10 +297,10 @@ class Pins:
             if file is None:
                 raise PinError(f"the pin {pin_id} has no file {path!r}")
         present = [file for file in files if file is not None]
-        if type(offset) is not int or not 0 <= offset <= present[0].size:
-            raise PinError(f"{paths[0]!r} has {present[0].size} bytes and cannot be read from {offset!r} on")
-        if type(chunk) is not int or chunk < CHUNK_MINIMUM:
-            raise PinError(f"chunks of {chunk!r} bytes were asked for; ask for {CHUNK_MINIMUM} or more")
+        if not 0 <= offset <= present[0].size:
+            raise PinError(f"{paths[0]!r} has {present[0].size} bytes and cannot be read from {offset} on")
+        if chunk < CHUNK_MINIMUM:
+            raise PinError(f"chunks of {chunk} bytes were asked for; ask for {CHUNK_MINIMUM} or more")
         return self._read(pin_id, present, offset, min(chunk, CHUNK_BYTES))
 
     def _read(self, pin_id: str, files: list[PinnedFile], offset: int, chunk: int) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -20,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from unbroken.transport.calls import PinTicket
 from unbroken.transport.state.digests import DIGESTS
 from unbroken.transport.state.donor_calls import (
     POLL_S,
@@ -172,17 +172,12 @@ class Fetch:
         if self.fetched == before and self._pending:
             self._try_again(error)
 
-    def _ticket(self) -> bytes:
+    def _ticket(self) -> PinTicket:
         """Asks for the first file from where its part ends, and for those behind it that begin at their beginning."""
         first = self._pending[0]
         fresh = takewhile(lambda file: not self._part_path(file).exists(), islice(self._pending, 1, PATHS_LIMIT))
-        question = {
-            "pin": self._manifest.pin,
-            "paths": [first.path, *(file.path for file in fresh)],
-            "offset": self._open_part().length,
-            "chunk": self._pace.chunk_bytes,
-        }
-        return json.dumps(question).encode()
+        paths = (first.path, *(file.path for file in fresh))
+        return PinTicket(self._manifest.pin, paths, self._open_part().length, self._pace.chunk_bytes)
 
     def _take(self, batch: pa.RecordBatch, expected: int) -> int:
         """Write the rows of a batch. ``expected`` is the number, within the call, of the file that is in turn."""

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from unbroken_lab.experiments.consistency import measure_quiet
-from unbroken_lab.experiments.consistency_settings import PAIRS, Case
-from unbroken_lab.experiments.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, compared, number
+from unbroken_lab.experiments.consistency.consistency import measure_quiet
+from unbroken_lab.experiments.consistency.settings import PAIRS, HandlingCase
+from unbroken_lab.experiments.experiment import Experiment, PaperValue, ReportClaim, Row, Rows, Say, Size, number, seen
 from unbroken_lab.experiments.paper.missing_input import (
     ALPHA,
-    FORKED,
     MAX_DELAY_S,
     RATE,
-    STEPS,
     correctness,
     draw_lines,
     draw_pair,
@@ -62,13 +60,13 @@ class Waiting(Experiment):
     def measure(self, case: Row, size: Size, say: Say) -> Rows:
         max_delay_ms = round((number(case, "waited_s") or 0.0) / ALPHA * 1000)
         settings = settings_of(size, (self.failure_s,), rate=3_000, max_delay_ms=max_delay_ms)
-        return fail_inputs(Case(str(case["policy"]), RECONCILE), settings, say)
+        return fail_inputs(HandlingCase(str(case["policy"]), RECONCILE), settings, say)
 
     def draw(self, rows: Rows, figure: Figure) -> None:
         series = {name: {"policy": policy} for name, policy in self.ways.items()}
         draw_pair(figure, rows, series, "waited_s", "seconds that missing input is waited for")
 
-    def findings(self, rows: Rows) -> Sequence[str]:
+    def claims(self, rows: Rows) -> Sequence[ReportClaim]:
         out = [correctness(rows)]
         tentative = {}
         for name, policy in self.ways.items():
@@ -77,47 +75,52 @@ class Waiting(Experiment):
             fit = line_of([(wait, delay) for wait, delay in delays if wait < self.failure_s])
             if fit:
                 begin, slope, error = fit
-                what = (
-                    f"{name}: the delay grows by {slope:.2f} s for each second waited, from {begin:.2f} s on, at most "
-                    f"{error:.2f} s from that line."
+                here = f"{slope:.2f} s, from {begin:.2f} s on, at most {error:.2f} s from that line"
+                agrees = 0.7 <= slope <= 1.3 and error < 0.5
+                out.append(
+                    ReportClaim(f"{name}: growth of the delay for each second waited", "1 s, linear", here, agrees)
                 )
-                out.append(compared(0.7 <= slope <= 1.3 and error < 0.5, what, STEPS))
         process, delay = (dict(tentative[name]) for name in self.ways)
         out.extend(self._by_wait(process, delay))
         for wait, count in process.items():
             if wait in delay:
-                out.append(
-                    f"Waiting {wait:g} s: {count:,.0f} tentative rows with Process, {delay[wait]:,.0f} with Delay."
-                )
+                what = f"tentative rows when {wait:g} s are waited, Process and Delay"
+                out.append(seen(what, f"{count:,.0f}, {delay[wait]:,.0f}"))
         saved = [process[wait] - delay[wait] for wait in process if wait in delay and wait < self.failure_s]
         if saved:
             fewer = sum(count > 0 for count in saved)
-            what = f"Delay gives fewer tentative rows than Process with {fewer} of {len(saved)} waits."
-            out.append(compared(fewer == len(saved), what, STEPS))
+            what = "waits with which Delay gives fewer tentative rows than Process"
+            out.append(ReportClaim(what, "all", f"{fewer} of {len(saved)}", fewer == len(saved)))
         masked = [count for points in tentative.values() for wait, count in points if wait > self.failure_s]
         if masked:
-            what = f"a failure that is shorter than the wait gives {max(masked):,.0f} tentative rows."
-            out.append(compared(not any(masked), what, STEPS))
+            what = "tentative rows of a failure that is shorter than the wait"
+            out.append(ReportClaim(what, "0", f"{max(masked):,.0f}", not any(masked)))
         return out
 
-    def _by_wait(self, process: Mapping[float, float], delay: Mapping[float, float]) -> list[str]:
+    def _by_wait(self, process: Mapping[float, float], delay: Mapping[float, float]) -> list[ReportClaim]:
         """A step with Process, and with Delay less and less: what the paper draws of tentative results."""
         short = [wait for wait in sorted(process) if wait < self.failure_s and wait in delay]
         if len(short) < 2:
             return []
         level, falling = [process[wait] for wait in short], [delay[wait] for wait in short]
         waits = f"waits of {short[0]:g} to {short[-1]:g} s"
-        step = f"Process: {min(level):,.0f} to {max(level):,.0f} tentative rows with {waits}."
-        less = f"Delay: {', '.join(f'{count:,.0f}' for count in falling)} tentative rows with these waits."
         return [
-            compared(
-                min(level) >= 0.75 * max(level), step, "What is held back while it is waited is left out at the end."
+            ReportClaim(
+                f"Process: tentative rows with {waits}",
+                "the same",
+                f"{min(level):,.0f} to {max(level):,.0f}",
+                min(level) >= 0.75 * max(level),
             ),
-            compared(all(after < before for before, after in pairwise(falling)), less, STEPS),
+            ReportClaim(
+                f"Delay: tentative rows with {waits}",
+                "fewer with every longer wait",
+                ", ".join(f"{count:,.0f}" for count in falling),
+                all(after < before for before, after in pairwise(falling)),
+            ),
         ]
 
 
-class Policies(Experiment):
+class NewInputPolicies(Experiment):
     """What is done with new input while some is missing, and while results are put right, by the length of failures."""
 
     name = "borealis-fig10"
@@ -142,7 +145,7 @@ class Policies(Experiment):
         return [{"policy": PAIRS[0]}] if size.quick else [{"policy": policy} for policy in PAIRS]
 
     def measure(self, case: Row, size: Size, say: Say) -> Rows:
-        return fail_inputs(Case(str(case["policy"]), RECONCILE), settings_of(size, self.failures_s), say)
+        return fail_inputs(HandlingCase(str(case["policy"]), RECONCILE), settings_of(size, self.failures_s), say)
 
     def draw(self, rows: Rows, figure: Figure) -> None:
         series = {policy: {"policy": policy} for policy in PAIRS}
@@ -150,7 +153,7 @@ class Policies(Experiment):
         upper.axhline(MAX_DELAY_S, color="0.5", linestyle=":", linewidth=1)
         upper.annotate("bound", (0.0, MAX_DELAY_S), xycoords=("axes fraction", "data"), fontsize=7, va="bottom")
 
-    def findings(self, rows: Rows) -> Sequence[str]:
+    def claims(self, rows: Rows) -> Sequence[ReportClaim]:
         out = [correctness(rows)]
         longest = {}
         for policy in PAIRS:
@@ -159,33 +162,34 @@ class Policies(Experiment):
             if delays and counts:
                 longest[policy] = (max(delay for _, delay in delays), counts[-1][1])
                 told = ", ".join(f"{delay:.2f} s after {duration:g} s" for duration, delay in delays)
-                out.append(
-                    f"{policy}: largest delay {told}; {counts[-1][1]:,.0f} tentative rows with the longest failure."
-                )
+                out.append(seen(f"{policy}: largest delay", told))
+                out.append(seen(f"{policy}: tentative rows of the longest failure", f"{counts[-1][1]:,.0f}"))
         short = [count for row in rows if (number(row, "duration_s") or 9.0) < ALPHA * MAX_DELAY_S
                  and (count := number(row, "tentative_rows")) is not None]  # fmt: skip
         if short:
-            what = f"failures that are shorter than the wait give {max(short):,.0f} tentative rows."
-            out.append(compared(not any(short), what, STEPS))
-        return [*out, *_policy_findings(longest)]
+            what = "tentative rows of failures that are shorter than the wait"
+            out.append(ReportClaim(what, "0", f"{max(short):,.0f}", not any(short)))
+        return [*out, *_policy_claims(longest)]
 
 
-def _policy_findings(longest: Mapping[str, tuple[float, float]]) -> list[str]:
+def _policy_claims(longest: Mapping[str, tuple[float, float]]) -> list[ReportClaim]:
     """What was found of each policy: its largest delay, and the tentative rows of its longest failure."""
     out = []
     for policy, (delay_s, _) in longest.items():
         breaks, there = delay_s >= MAX_DELAY_S, policy.endswith("/suspend")
-        what = f"{policy} {'breaks' if breaks else 'keeps'} the bound: {delay_s:.2f} s at most."
-        out.append(compared(breaks == there, what, FORKED if there else STEPS))
+        paper = f"{'above' if there else 'below'} {MAX_DELAY_S:g} s"
+        out.append(
+            ReportClaim(f"{policy}: largest delay against the bound", paper, f"{delay_s:.2f} s", breaks == there)
+        )
     best = longest.get("process/process")
     fewer = {policy: count for policy, (_, count) in longest.items() if policy in FEWER}
     if best:
         alpha_s = ALPHA * MAX_DELAY_S
-        what = f"process/process: {best[0]:.2f} s at most, beside {alpha_s:.1f} s that are waited (below them there)."
-        out.append(compared(best[0] < alpha_s, what, "A micro-batch is processed when they have been waited."))
+        what = "process/process: largest delay against the time waited"
+        out.append(ReportClaim(what, f"below {alpha_s:.1f} s", f"{best[0]:.2f} s", best[0] < alpha_s))
         for policy, count in fewer.items():
-            what = f"{policy}: {count:,.0f} tentative rows with the longest failure, process/process {best[1]:,.0f}."
-            out.append(compared(count < best[1], what, STEPS))
+            what = f"{policy}: tentative rows of the longest failure against process/process"
+            out.append(ReportClaim(what, "fewer", f"{count:,.0f} against {best[1]:,.0f}", count < best[1]))
     return out
 
 
@@ -234,30 +238,24 @@ class BucketSize(Experiment):
         axes.set_xlim(left=0)
         axes.legend(fontsize=8, frameon=False)
 
-    def findings(self, rows: Rows) -> Sequence[str]:
+    def claims(self, rows: Rows) -> Sequence[ReportClaim]:
         points = points_of(rows, {}, "bucket_ms", "mean_ms")
         newest = dict(points_of(rows, {}, "bucket_ms", "newest_mean_ms"))
         out = [
-            f"Buckets of {bucket:g} ms: rows are {mean:,.0f} ms old on average, of which half a bucket is computed and "
-            f"{newest.get(bucket, mean):,.0f} ms is measured, with the newest row of each."
+            seen(
+                f"buckets of {bucket:g} ms: mean age of rows",
+                f"{mean:,.0f} ms, of which {newest.get(bucket, mean):,.0f} ms is measured with the newest row of each "
+                "and half a bucket is computed",
+            )
             for bucket, mean in points
         ]
         fit = line_of(points)
         if fit:
             begin, slope, error = fit
-            what = (
-                f"the delay is about {begin:,.0f} ms and {slope:.2f} times the size of a bucket, at most {error:,.0f} "
-            )
+            here = f"{begin:,.0f} ms + {slope:.2f} times the size, at most {error:,.0f} ms from that line"
             grows = all(after > before for (_, before), (_, after) in pairwise(points))
-            sentence = f"{what}ms from that line; it {'grows' if grows else 'does not grow'} with every step."
-            out.append(compared(grows and slope > 0, sentence, QUEUES))
+            out.append(ReportClaim("delay by the size of buckets", "grows with every step", here, grows and slope > 0))
         return out
-
-
-QUEUES = (
-    "A micro-batch takes about half a second, so that buckets which are smaller than that wait for one another; only "
-    "from there on does the size of buckets count."
-)
 
 
 def line_of(points: Sequence[tuple[float, float]]) -> tuple[float, float, float] | None:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from unbroken_lab.experiments.consistency_settings import WARM_S, Case
-from unbroken_lab.experiments.interrupted import SOURCES
-from unbroken_lab.experiments.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, compared, number
+from unbroken_lab.experiments.consistency.settings import WARM_S, HandlingCase
+from unbroken_lab.experiments.experiment import Experiment, PaperValue, ReportClaim, Row, Rows, Say, Size, number, seen
+from unbroken_lab.experiments.flows.interrupted import SOURCES
 from unbroken_lab.experiments.paper.missing_input import (
     ALPHA,
-    FORKED,
     MAX_DELAY_S,
     correctness,
     draw_lines,
@@ -60,7 +59,7 @@ class ChainDepth(Experiment):
 
     def measure(self, case: Row, size: Size, say: Say) -> Rows:
         settings = settings_of(size, (self.failure_s,), rate=self.rate, depth=int(number(case, "depth") or 1))
-        return fail_inputs(Case(str(case["policy"]), "fork"), settings, say)
+        return fail_inputs(HandlingCase(str(case["policy"]), "fork"), settings, say)
 
     def draw(self, rows: Rows, figure: Figure) -> None:
         upper = draw_pair(
@@ -71,7 +70,7 @@ class ChainDepth(Experiment):
         upper.set_xticks(range(1, int(most) + 1))
         upper.legend(fontsize=7, frameon=False, ncols=2)
 
-    def findings(self, rows: Rows) -> Sequence[str]:
+    def claims(self, rows: Rows) -> Sequence[ReportClaim]:
         out = [correctness(rows)]
         found: dict[str, tuple[dict[float, float], dict[float, float]]] = {}
         for policy in self.depths:
@@ -80,11 +79,14 @@ class ChainDepth(Experiment):
             if delays:
                 found[policy] = (dict(delays), dict(counts))
                 told = ", ".join(f"{delay:.2f} s with {depth:g}" for depth, delay in delays)
-                out.append(f"{policy}: largest delay {told} segments; tentative rows {_listed(counts)}.")
+                out.append(seen(f"{policy}: largest delay by segments", told))
+                out.append(seen(f"{policy}: tentative rows along the chain", _listed(counts)))
                 within = all(delay <= depth * MAX_DELAY_S for depth, delay in delays)
                 wanted = policy != "process/suspend"
-                sentence = f"{policy} {'keeps' if within else 'breaks'} the chain's bound."
-                out.append(compared(within == wanted, sentence, SLOW_CHAIN if wanted else FORKED))
+                paper = f"{'kept' if wanted else 'broken'}"
+                largest = max(delay / depth for depth, delay in delays)
+                what = f"{policy}: bound of {MAX_DELAY_S:g} s for each segment"
+                out.append(ReportClaim(what, paper, f"{largest:.2f} s for each segment at most", within == wanted))
         return [*out, *_along(found)]
 
 
@@ -92,7 +94,7 @@ Along = Mapping[str, tuple[dict[float, float], dict[float, float]]]
 """The delays and the tentative rows of each policy, by the length of the chain."""
 
 
-def _along(found: Along) -> list[str]:
+def _along(found: Along) -> list[ReportClaim]:
     """How the policies differ in a chain."""
     out = []
     process, delay = found.get("process/process"), found.get("delay/delay")
@@ -100,38 +102,32 @@ def _along(found: Along) -> list[str]:
         others = [
             (delays, depth) for policy, (delays, _) in found.items() if policy != "process/process" for depth in delays
         ]
-        lowest = all(process[0].get(depth, 0.0) <= delays[depth] for delays, depth in others if depth > 1)
-        what = "has the lowest delay" if lowest else "has not always the lowest delay"
-        out.append(compared(lowest, f"process/process {what} of chains of two and more.", SLOW_CHAIN))
+        longer = [(delays[depth], process[0].get(depth, 0.0)) for delays, depth in others if depth > 1]
+        lowest = sum(own <= other for other, own in longer)
+        what = "chains of two and more in which process/process has the lowest delay"
+        out.append(ReportClaim(what, "all", f"{lowest} of {len(longer)} comparisons", lowest == len(longer)))
     if process and len(process[1]) > 1:
         counts = [process[1][depth] for depth in sorted(process[1])]
         grows = all(after >= before for before, after in pairwise(counts)) and counts[-1] > counts[0]
-        sentence = (
-            f"tentative rows of process/process along the chain: {', '.join(f'{count:,.0f}' for count in counts)}."
+        here = ", ".join(f"{count:,.0f}" for count in counts)
+        out.append(
+            ReportClaim(
+                "process/process: tentative rows by the length of the chain", "more with every segment", here, grows
+            )
         )
-        out.append(compared(grows, sentence, SLOW_CHAIN))
     if delay and len(delay[0]) > 1:
         first, last = min(delay[0]), max(delay[0])
-        each = (delay[0][last] - delay[0][first]) / (last - first)
-        sentence = f"delay/delay: {each:.2f} s more for each further segment ({ALPHA * MAX_DELAY_S:.1f} s there)."
-        out.append(compared(abs(each / (ALPHA * MAX_DELAY_S) - 1) <= 0.25, sentence, SLOW_CHAIN))
+        each, there = (delay[0][last] - delay[0][first]) / (last - first), ALPHA * MAX_DELAY_S
+        what = "delay/delay: delay that each further segment adds"
+        out.append(ReportClaim(what, f"{there:.1f} s", f"{each:.2f} s", abs(each / there - 1) <= 0.25))
     if process and delay:
-        both = [depth for depth in delay[1] if depth in process[1] and depth > 1]
-        no_fewer = all(delay[1][depth] >= process[1][depth] for depth in both)
-        sentence = (
-            f"delay/delay gives {'no fewer' if no_fewer else 'fewer'} tentative rows than process/process in chains of "
-            "two and more."
-        )
+        both = sorted(depth for depth in delay[1] if depth in process[1] and depth > 1)
         if both:
-            out.append(compared(no_fewer, sentence, RIGHT_SOON))
+            here = "; ".join(f"{delay[1][depth]:,.0f} against {process[1][depth]:,.0f}" for depth in both)
+            no_fewer = all(delay[1][depth] >= process[1][depth] for depth in both)
+            what = "delay/delay: tentative rows of chains of two and more, against process/process"
+            out.append(ReportClaim(what, "no fewer", here, no_fewer))
     return out
-
-
-SLOW_CHAIN = (
-    "The queries of all segments, twice, and their forks share two cores, which four segments take whole: rows "
-    "are seconds old before anything fails, and a micro-batch has the rows of several buckets."
-)
-RIGHT_SOON = "A fork has the past of a segment right within seconds, often before what is delayed is due."
 
 
 class StateAndRate(Experiment):
@@ -186,7 +182,7 @@ class StateAndRate(Experiment):
             max_delay_ms=1_200.0,
             alpha=5 / 6,
         )
-        rows = fail_inputs(Case("process/process", str(case["reconcile"])), settings, say)
+        rows = fail_inputs(HandlingCase("process/process", str(case["reconcile"])), settings, say)
         state = state_rows(settings.rate, window_s, settings.keys)
         return [{**row, **state, "again_rows": (number(row, "duration_s") or 0.0) * settings.rate} for row in rows]
 
@@ -201,36 +197,26 @@ class StateAndRate(Experiment):
         for axes in (left, right):
             axes.legend(fontsize=8, frameon=False)
 
-    def findings(self, rows: Rows) -> Sequence[str]:
+    def claims(self, rows: Rows) -> Sequence[ReportClaim]:
         out = [correctness(rows)]
         for way in self.ways:
             state = points_of(rows, {"reconcile": way, "duration_s": self.failure_s}, "state_rows", "reconciliation_s")
             again = points_of(rows, {"reconcile": way, "window_s": self.windows_s[0]}, "again_rows", "reconciliation_s")
             if state or again:
-                out.append(
-                    f"{way}: results are right after {_listed(state, ' s', 1)} with {_places(state)} rows of state, "
-                    f"and after {_listed(again, ' s', 1)} with {_places(again)} rows to process again."
-                )
+                out.append(seen(f"{way}: right with {_places(state)} rows of state", _listed(state, " s", 1)))
+                out.append(seen(f"{way}: right with {_places(again)} rows to process again", _listed(again, " s", 1)))
             for points, more in ((state, "state"), (again, "rows to process again")):
                 if way != "fork" and len(points) > 1:
                     grows = all(after > before for (_, before), (_, after) in pairwise(points))
-                    what = (
-                        f"{way} takes {'longer with every step to' if grows else 'not always longer with'} more {more}."
-                    )
-                    out.append(compared(grows, what, STARTS))
+                    here = ", ".join(f"{took:.1f} s" for _, took in points)
+                    out.append(ReportClaim(f"{way}: time with more {more}", "longer with every step", here, grows))
         redo, undo = (_by_case(rows, way) for way in ("redo", "undo"))
         both = [place for place in redo if place in undo]
         if both:
             faster = sum(redo[place] < undo[place] for place in both)
-            what = f"redo is faster than undo in {faster} of {len(both)} cases."
-            out.append(compared(faster == len(both), what, STARTS))
+            what = "cases in which redo is faster than undo"
+            out.append(ReportClaim(what, "all", f"{faster} of {len(both)}", faster == len(both)))
         return out
-
-
-STARTS = (
-    "To redo or undo, a query of Spark is stopped and one is started, which takes ten seconds and more and differs "
-    "from time to time by as much as what is copied or processed again."
-)
 
 
 RIGHT = "seconds from the end of the failure\nuntil all results are right"

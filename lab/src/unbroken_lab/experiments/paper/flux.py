@@ -7,7 +7,6 @@ are the limit.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from unbroken.protocol.values.notices import Reported
+from unbroken.protocol.values.notices.replicas import StateTaken
 from unbroken_lab.demo.chart import output_rate
 from unbroken_lab.demo.packets import KINDS
 from unbroken_lab.demo.runner import choose_victim
-from unbroken_lab.experiments.figures import STEADY_S, Samples, judge
-from unbroken_lab.experiments.observed import END_SLACK_S, START_S, Reader, observed
-from unbroken_lab.experiments.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, compared, number
+from unbroken_lab.experiments.experiment import Experiment, PaperValue, ReportClaim, Row, Rows, Say, Size, number, seen
+from unbroken_lab.experiments.observation.figures import STEADY_S, Samples, judge
+from unbroken_lab.experiments.observation.observed import END_SLACK_S, START_S, Reader, observed
 from unbroken_lab.experiments.paper.saturation import (
     AT_MOST,
     OVERHEAD,
@@ -29,19 +30,19 @@ from unbroken_lab.experiments.paper.saturation import (
     THROUGHPUT,
     WAYS,
     draw_rates,
-    overhead_findings,
+    overhead_claims,
     rates_of,
     saturate,
     saturate_plain,
     stay,
-    throughput_findings,
+    throughput_claims,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure
 
-FLOW = "paper/flows/monitoring.py"
+FLOW = "monitoring.py"
 RECOVERY = "recovery"
 RATE = 2_000
 
@@ -57,10 +58,6 @@ DIP_S, SPIKE_S = 4, 10
 
 LEAST, MOST = 0.75, 1.25
 """Of the usual rate: what is less than usual, and what is more."""
-
-TOOK_OVER = re.compile(
-    r"^(\S+) took over ([\d.]+) MB at version \d+ from \S+ in ([\d.]+) s and caught up in ([\d.]+) s"
-)
 
 
 class SessionReader(Reader):
@@ -81,11 +78,16 @@ class Moved:
     replicas: int
 
     @classmethod
-    def of(cls, sentences: Iterable[str]) -> Moved:
-        """Each replica that took over state tells of it once; it may be told by several nodes."""
-        found = {match[1]: match for sentence in sentences if (match := TOOK_OVER.match(sentence))}
-        size, copied, caught_up = (round(sum(float(match[n]) for match in found.values()), 2) for n in (2, 3, 4))
-        return cls(size, copied, caught_up, len(found))
+    def of(cls, history: Iterable[Reported]) -> Moved:
+        """The copies from other nodes; each replica reports its own once."""
+        notices = [reported.notice for reported in history]
+        found = {one.replica: one for one in notices if isinstance(one, StateTaken) and one.donor is not None}
+        return cls(
+            round(sum(one.size_bytes for one in found.values()) / 1e6, 2),
+            round(sum(one.fetch_s for one in found.values()), 2),
+            round(sum(one.catch_up_s for one in found.values()), 2),
+            len(found),
+        )
 
 
 class Pairs(Experiment):
@@ -152,12 +154,12 @@ class Pairs(Experiment):
             right = figure.add_subplot(grid[:, 2])
             draw_rates(right, rows)
 
-    def findings(self, rows: Rows) -> Sequence[str]:
+    def claims(self, rows: Rows) -> Sequence[ReportClaim]:
         return [
-            *_recovery_findings(_summary(rows)),
-            *_course_findings(_course(rows)),
-            *overhead_findings(rows),
-            *throughput_findings(rows),
+            *_recovery_claims(_summary(rows)),
+            *_course_claims(_course(rows)),
+            *overhead_claims(rows),
+            *throughput_claims(rows),
         ]
 
 
@@ -177,7 +179,7 @@ def _lose_a_machine(size: Size, say: Say) -> Rows:
         say(f"{victim} killed")
         restored_ms = None if size.quick else run.await_redundancy(victim, after_s + END_SLACK_S)
         run.await_end(seconds + END_SLACK_S)
-        told, bytes_moved = Moved.of(run.story()), run.state_moved()
+        told, bytes_moved = Moved.of(run.history()), run.state_moved()
     samples, lost = run.reader.samples, run.reader.lost(rate * seconds // len(KINDS))
     return [
         *course(samples, killed_ms),
@@ -242,40 +244,41 @@ def _summary(rows: Rows) -> dict[str, Any]:
     )
 
 
-def _recovery_findings(summary: dict[str, Any]) -> list[str]:
+def _recovery_claims(summary: dict[str, Any]) -> list[ReportClaim]:
     if not summary:
         return []
     out = [
-        f"{summary['lost']:,.0f} sessions were lost and {summary['duplicated']:,.0f} results came twice; the longest "
-        f"time without results was {_ms(summary['gap_before_ms'])} in the {STEADY_S:g} s before the kill and "
-        f"{_ms(summary['gap_during_ms'])} after it, the largest latency {_ms(summary['max_before_ms'])} and "
-        f"{_ms(summary['max_during_ms'])}.",
+        seen("sessions lost, results duplicated", f"{summary['lost']:,.0f}, {summary['duplicated']:,.0f}"),
+        seen(
+            f"longest time without results in the {STEADY_S:g} s before the kill, and after it",
+            f"{_ms(summary['gap_before_ms'])}, {_ms(summary['gap_during_ms'])}",
+        ),
+        seen(
+            "largest latency before the kill, and after it",
+            f"{_ms(summary['max_before_ms'])}, {_ms(summary['max_during_ms'])}",
+        ),
     ]
     if summary["restored_s"] is not None:
         out.append(
-            f"{summary['replicas_moved']:.0f} replicas took over {summary['state_mb']:.1f} MB of state; the copies "
-            f"took {summary['copied_s']:.1f} s and catching up {summary['caught_up_s']:.1f} s, one after the other; "
-            f"redundancy was back {summary['restored_s']:.1f} s after the kill."
+            seen(
+                "redundancy after the kill",
+                f"{summary['restored_s']:.1f} s; {summary['replicas_moved']:.0f} replicas, {summary['state_mb']:.1f} "
+                f"MB, copied in {summary['copied_s']:.1f} s, caught up in {summary['caught_up_s']:.1f} s",
+            )
         )
     without, late = (
         (summary[f"{what}_during_ms"] or 0.0) - (summary[f"{what}_before_ms"] or 0.0) for what in ("gap", "max")
     )
-    masked = max(without, late) <= summary["pulse_ms"]
-    sentence = (
-        f"the failure is {'masked' if masked else 'noticed'}: the longest time without results changes by "
-        f"{without:+,.0f} ms and the largest latency by {late:+,.0f} ms, with pulses of {summary['pulse_ms']:,.0f} ms."
+    here = (
+        f"longest time without results {without:+,.0f} ms, largest latency {late:+,.0f} ms, pulses of "
+        f"{summary['pulse_ms']:,.0f} ms"
     )
-    out.append(compared(masked, sentence, LED_THE_INGRESS))
+    masked = max(without, late) <= summary["pulse_ms"]
+    out.append(ReportClaim("the failure is masked: both grow by at most a pulse", "masked", here, masked))
     return out
 
 
-LED_THE_INGRESS = (
-    "The node that is killed is the one that cuts the pulses, and for as long as it takes to notice that and to let "
-    "another one cut them there are none; in the paper the source of the packets is on no machine that dies."
-)
-
-
-def _course_findings(course: Rows) -> list[str]:
+def _course_claims(course: Rows) -> list[ReportClaim]:
     """Whether results become fewer after the kill, and are made up for, as in the figure of the paper."""
     rates = {int(number(row, "second") or 0): number(row, "results_per_s") or 0.0 for row in course}
     before = [rate for second, rate in rates.items() if second < 0]
@@ -285,11 +288,8 @@ def _course_findings(course: Rows) -> list[str]:
     usual = sum(before) / len(before)
     low, high = min(after), max(rate for second, rate in rates.items() if 0 <= second < SPIKE_S)
     dips = low < LEAST * usual and high > MOST * usual
-    sentence = (
-        f"results {'fall, and are made up for' if dips else 'do not fall for long'}: {usual:,.0f} per second before "
-        f"the kill, {low:,.0f} in the least and {high:,.0f} in the most of the seconds after it."
-    )
-    return [compared(dips, sentence, "Replicas that are left go on while state is copied.")]
+    here = f"{usual:,.0f} before the kill, least {low:,.0f} and most {high:,.0f} after it"
+    return [ReportClaim("results per second fall and are made up for", "they do", here, dips)]
 
 
 def _ms(value: float | None) -> str:

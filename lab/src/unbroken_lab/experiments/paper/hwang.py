@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from unbroken_lab.experiments.losses import Loss
-from unbroken_lab.experiments.paper.experiment import Experiment, PaperValue, Row, Rows, Say, Size, compared, number
-from unbroken_lab.experiments.paper.losing import QUICK_RATE, RATE, row_of, trial_of
-from unbroken_lab.experiments.strategies import PULSE_MS, measure_loss
+from unbroken_lab.experiments.experiment import Experiment, PaperValue, ReportClaim, Row, Rows, Say, Size, number, seen
+from unbroken_lab.experiments.observation.losses import Loss
+from unbroken_lab.experiments.paper.losing import RATE, row_of, trial_of
+from unbroken_lab.experiments.recovery.strategies import PULSE_MS, QUICK_RATE, measure_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,72 +78,45 @@ class Tradeoff(Experiment):
         axes.legend(title="strategy (points: units per interval)", fontsize=8, title_fontsize=8, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
 
-    def findings(self, rows: Rows) -> Sequence[str]:
+    def claims(self, rows: Rows) -> Sequence[ReportClaim]:
         out = []
         for strategy in STYLES:
             points = _points(rows, strategy)
             if points:
                 overheads, times = [y for _, _, y in points], [x for _, x, _ in points]
-                out.append(
-                    f"{strategy}: overhead {_range(overheads, '%')}, full recovery {_range(times, ' s')} after the "
-                    f"kill with {', '.join(f'{interval:g}' for interval, _, _ in points)} units per interval."
-                )
+                intervals = ", ".join(f"{interval:g}" for interval, _, _ in points)
+                here = f"overhead {_range(overheads, '%')}, full recovery {_range(times, ' s')} after the kill"
+                out.append(seen(f"{strategy}, intervals of {intervals} units", here))
         lost = sum((number(row, "lost") or 0) + (number(row, "duplicated") or 0) for row in rows)
-        out.append(f"{lost:,.0f} rows were lost or came twice in {len(rows)} runs.")
+        out.append(seen(f"rows lost or duplicated in {len(rows)} runs", f"{lost:,.0f}"))
         return [*out, *_comparisons(rows)]
 
 
-def _comparisons(rows: Rows) -> list[str]:
+def _comparisons(rows: Rows) -> list[ReportClaim]:
     means = {name: [_mean([point[place] for point in _points(rows, name)]) for place in (1, 2)] for name in STRATEGIES}
     (active_s, active), (passive_s, passive), (upstream_s, upstream) = (means[name] for name in STRATEGIES)
     out = []
     if active and upstream is not None:
         saved = 1 - upstream / active
-        out.append(
-            compared(
-                saved >= 0.9,
-                f"upstream backup saves {saved:.1%} of the bytes of active standby (about 95%).",
-                "Acknowledgements are part of what links send in any case.",
-            )
-        )
+        what = "bytes of active standby that upstream backup saves"
+        out.append(ReportClaim(what, "about 95%", f"{saved:.1%}", saved >= 0.9))
     if active_s and upstream_s:
-        out.append(
-            compared(
-                1 <= upstream_s / active_s <= 2,
-                f"upstream backup takes {upstream_s / active_s:.1f} times as long as active standby, from the kill on "
-                "(112 ms there beside 108, with the detection).",
-                "A standby's query runs; for upstream backup one is started, which takes seconds, and is given again "
-                "what the state follows from. There nothing has to be started.",
-            )
-        )
+        times = upstream_s / active_s
+        what = "full recovery of upstream backup by that of active standby, from the kill on"
+        out.append(ReportClaim(what, "112 ms / 108 ms, with the detection", f"{times:.1f}", 1 <= times <= 2))
     if passive_s and upstream_s:
-        out.append(
-            compared(
-                1 <= upstream_s / passive_s <= 1.5,
-                f"upstream backup takes {upstream_s / passive_s:.2f} times as long as passive standby (12 ms beside 11 "
-                "there).",
-                "Both start a query; how much is processed again depends on the interval and on the horizon.",
-            )
-        )
+        times = upstream_s / passive_s
+        what = "full recovery of upstream backup by that of passive standby"
+        out.append(ReportClaim(what, "12 ms / 11 ms", f"{times:.2f}", 1 <= times <= 1.5))
     if active and passive is not None:
-        out.append(
-            compared(
-                passive / active >= 0.9,
-                f"passive standby sends {passive / active:.2f} of the bytes of active standby (about the same there).",
-                "Its checkpoints hold the tuples of all queues there; here they hold the changes of a small state.",
-            )
-        )
+        what = "bytes of passive standby by those of active standby"
+        out.append(ReportClaim(what, "about 1", f"{passive / active:.2f}", passive / active >= 0.9))
     by_interval = _points(rows, "upstream")
     if len(by_interval) > 1 and by_interval[0][2]:
         (few, _, most), (many, _, least) = by_interval[0], by_interval[-1]
-        out.append(
-            compared(
-                least / most <= 1.5 * few / many,
-                f"upstream backup: with {many / few:g} times the interval overhead is {least / most:.1f} of what it "
-                "was (there it is halved when the interval is doubled).",
-                "Acknowledgements are a small part of so few bytes; most are what every link says of itself.",
-            )
-        )
+        what = f"overhead of upstream backup with {many / few:g} times the interval"
+        agrees = least / most <= 1.5 * few / many
+        out.append(ReportClaim(what, f"{few / many:.2f} of it", f"{least / most:.1f} of it", agrees))
     return out
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from unbroken_lab.experiments.losses import Loss
-from unbroken_lab.experiments.paper.experiment import Row, Size
-from unbroken_lab.experiments.strategies import Trial
+from unbroken_lab.experiments.experiment import Row, Size
+from unbroken_lab.experiments.observation.losses import Loss
+from unbroken_lab.experiments.recovery.strategies import Trial
 
 RATE = 2_000
-QUICK_RATE = 500
 
 
 def trial_of(strategy: str, interval: int, loss: Loss, size: Size) -> Trial:
     """A run of little more than a minute, or one that is as short as it can be."""
-    if size.quick:
-        short = {"start_s": 20.0, "warm_s": 2.0, "settle_s": 0.0, "quiet_s": 3.0, "after_s": 6.0}
-        return Trial(strategy, interval, QUICK_RATE, loss, **short)
-    return Trial(strategy, interval, RATE, loss, start_s=15.0, warm_s=15.0, quiet_s=12.0)
+    trial = Trial(strategy, interval, RATE, loss, start_s=15.0, warm_s=15.0, quiet_s=12.0)
+    return trial.shortened() if size.quick else trial
 
 
 def row_of(figures: dict[str, Any]) -> Row:

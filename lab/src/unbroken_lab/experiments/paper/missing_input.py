@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unbroken.errors import UnbrokenError
-from unbroken_lab.experiments.consistency import measure_case
-from unbroken_lab.experiments.consistency_settings import Case, ConsistencySettings
-from unbroken_lab.experiments.paper.experiment import ERROR, Row, Rows, Say, Size, number
+from unbroken_lab.experiments.consistency.consistency import measure_case
+from unbroken_lab.experiments.consistency.settings import ConsistencySettings, HandlingCase
+from unbroken_lab.experiments.experiment import ERROR, ReportClaim, Row, Rows, Say, Size, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 MAX_DELAY_S = 3.0
 ALPHA = 0.9
 """As in the paper: results wait for 2.7 s, and are to come within 3 s."""
-
-STEPS = "Results are given bucket by bucket, every half second, which is as exact as this can be."
-FORKED = (
-    "A fork of the query puts the past right in less time than the bound leaves, so that new rows need not wait for "
-    "longer; the paper's node redoes all of it first."
-)
-"""What explains a difference from the paper."""
 
 RATE = 4_500
 QUICK_RATE = 900
@@ -40,7 +33,7 @@ def settings_of(size: Size, durations: Sequence[float], **changes: Any) -> Consi
     return ConsistencySettings(durations=(5.0,) if size.quick else tuple(durations), **chosen)
 
 
-def fail_inputs(case: Case, settings: ConsistencySettings, say: Say) -> Rows:
+def fail_inputs(case: HandlingCase, settings: ConsistencySettings, say: Say) -> Rows:
     """One row for each failure of a run; those that follow one that could not be measured have its error."""
     runs = measure_case(case, settings, say)
     if all(ERROR in run for run in runs):
@@ -112,9 +105,10 @@ def draw_pair(figure: Figure, rows: Rows, series: Mapping[str, Mapping[str, Any]
     return upper
 
 
-def correctness(rows: Rows) -> str:
+def correctness(rows: Rows) -> ReportClaim:
     wrong = sum(number(row, "wrong") or 0 for row in rows)
-    return f"Of all stable results of {len(rows)} failures {wrong:,.0f} were lost, wrong or came twice."
+    what = f"stable results of {len(rows)} failures that were lost, wrong or duplicated"
+    return ReportClaim(what, "0", f"{wrong:,.0f}", wrong == 0)
 
 
 def _seconds(value_ms: float | None) -> float | None:

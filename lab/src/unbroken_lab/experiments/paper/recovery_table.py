@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from unbroken_lab.experiments.losses import AWAY_S, Loss
-from unbroken_lab.experiments.paper.experiment import Experiment, Row, Rows, Say, Size, number
-from unbroken_lab.experiments.paper.losing import QUICK_RATE, RATE, row_of, trial_of
-from unbroken_lab.experiments.strategies import STRATEGIES, measure_loss
+from unbroken_lab.experiments.experiment import (
+    Experiment,
+    ReportClaim,
+    ReportColumn,
+    Row,
+    Rows,
+    Say,
+    Size,
+    number,
+    seen,
+)
+from unbroken_lab.experiments.observation.losses import AWAY_S, Loss
+from unbroken_lab.experiments.paper.losing import RATE, row_of, trial_of
+from unbroken_lab.experiments.recovery.strategies import QUICK_RATE, STRATEGIES, measure_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +33,21 @@ class RecoveryTable(Experiment):
     name = "recovery-table"
     title = "Failures and what becomes of the results, by strategy"
     source = "after the strategies of Hwang et al., 2003"
-    paper: ClassVar = ()
+    columns: ClassVar = (
+        ReportColumn("failure", "failure"),
+        ReportColumn("strategy", "strategy"),
+        ReportColumn("gap_s", "longest time without results", " s", 2),
+        ReportColumn("gap_before_s", "before", " s", 2),
+        ReportColumn("resumed_s", "results again", " s", 2),
+        ReportColumn("recovered_s", "as before", " s", 2),
+        ReportColumn("lost", "lost", digits=0),
+        ReportColumn("duplicated", "duplicated", digits=0),
+    )
+    caption = (
+        "The longest time without results is that of the whole run after the failure, the time in which lost replicas "
+        'are rebuilt included. "Results again" and "as before" count from the failure, until the first result after it '
+        'and until results come as quickly as before; "-" if they did not until the end of the run.'
+    )
 
     def scale(self, size: Size) -> str:
         rate = QUICK_RATE if size.quick else RATE
@@ -62,12 +86,12 @@ class RecoveryTable(Experiment):
         axes.legend(fontsize=8, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
 
-    def findings(self, rows: Rows) -> Sequence[str]:
+    def claims(self, rows: Rows) -> Sequence[ReportClaim]:
         lost, duplicated = (sum(number(row, name) or 0 for row in rows) for name in ("lost", "duplicated"))
-        out = [f"In {len(rows)} runs {lost:,.0f} rows were lost and {duplicated:,.0f} results came twice."]
+        out = [seen(f"rows in {len(rows)} runs", f"{lost:,.0f} lost, {duplicated:,.0f} duplicated")]
         for loss in LOSSES:
             gaps = {str(row["strategy"]): number(row, "gap_s") for row in rows if row["failure"] == loss}
             known = [f"{gap:.1f} s with {name}" for name, gap in gaps.items() if gap is not None]
             if known:
-                out.append(f"After {loss} the longest time without results was {', '.join(known)}.")
+                out.append(seen(f"longest time without results after {loss}", ", ".join(known)))
         return out

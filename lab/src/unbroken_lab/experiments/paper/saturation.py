@@ -17,10 +17,11 @@ import psutil
 
 from unbroken.client import Subscription
 from unbroken.errors import UnbrokenError
-from unbroken_lab.experiments.figures import Samples
-from unbroken_lab.experiments.observed import Observed, Reader, observed
-from unbroken_lab.experiments.paper.experiment import Row, Rows, Size, compared, number
-from unbroken_lab.experiments.plain_process import plain_process
+from unbroken_lab.experiments.cost.plain_process import plain_process
+from unbroken_lab.experiments.experiment import ReportClaim, Row, Rows, Size, number, seen
+from unbroken_lab.experiments.observation.figures import Samples
+from unbroken_lab.experiments.observation.observed import Observed, Reader, observed
+from unbroken_lab.experiments.parameters.saturation import LARGE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,9 +47,6 @@ PLAIN = "plain Spark"
 WORKED: dict[str, Any] = {"WORK": 4, "BATCH": 40_000}
 """Rounds of hashing for each packet, which make the first segment the one that takes most of the processors."""
 
-LARGE: dict[str, Any] = {"WORK": 0, "SHARDS": 1, "BATCH": 400_000, "JVM": "throughput", "MEMORY": "2g"}
-"""Pulses so large that what every micro-batch costs does not count, and a compiler that takes its time."""
-
 AIM_PER_S = 200_000
 LOOK_S = 0.1
 
@@ -61,7 +59,7 @@ def saturate_plain(size: Size) -> Row:
     done = plain_process("monitoring", 0, 10**9, batch, seconds)
     half = done[len(done) // 2 :]
     if len(half) < 2:
-        raise UnbrokenError("plain Spark took in too little to be measured; the machine may be too busy: try again")
+        raise UnbrokenError("plain Spark took in too little to be measured; run it alone on the machine")
     return {"rows_per_s": (half[-1][1] - half[0][1]) / (half[-1][0] - half[0][0]), "units": len(half)}
 
 
@@ -85,7 +83,7 @@ def taken_per_s(samples: Samples, batch: int) -> float:
     """Rows per second between the first and the last result; every pulse has ``batch`` rows."""
     inorder = sorted(samples, key=lambda sample: sample.arrived_ms)
     if len(inorder) < 2:
-        raise UnbrokenError("fewer than two results came at saturation; the machine may be too busy: try again alone")
+        raise UnbrokenError("fewer than two results came at saturation; run it alone on the machine")
     first, last = inorder[0], inorder[-1]
     return (last.pulse - first.pulse) * batch / (last.arrived_ms - first.arrived_ms) * 1000
 
@@ -95,7 +93,7 @@ def stay(run: Observed, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if run.reader.ended():
-            raise UnbrokenError("the flow ended too early; the machine may be too busy: try again alone")
+            raise UnbrokenError("the flow ended too early; run it alone on the machine")
         time.sleep(LOOK_S)
 
 
@@ -113,9 +111,9 @@ def _micro_batch_ms(run: Observed) -> dict[str, float]:
     """How long the last micro-batches of each segment took, whichever replica took longest."""
     out: dict[str, float] = {}
     for state in run.cluster.status():
-        for replica in state.get("replicas", []):
-            part = str(replica["replica"]).split(".")[0]
-            took_ms = float(replica.get("duration_ms", {}).get("triggerExecution", 0))
+        for replica in state.replicas:
+            part = replica.replica.split(".")[0]
+            took_ms = 0.0 if replica.batch is None else replica.batch.duration_ms.get("triggerExecution", 0.0)
             out[f"{part}_ms"] = max(out.get(f"{part}_ms", 0.0), took_ms)
     return out
 
@@ -143,35 +141,37 @@ def draw_rates(axes: Axes, rows: Rows) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def overhead_findings(rows: Rows) -> list[str]:
+def overhead_claims(rows: Rows) -> list[ReportClaim]:
     rates = rates_of(rows, OVERHEAD)
     single, cluster, partition = (rates.get(way) for way in WAYS)
     if not single or not cluster or not partition:
         return []
     return [
-        f"At saturation {single:,.0f} packets/s without replicas, {cluster:,.0f} with cluster pairs and "
-        f"{partition:,.0f} with partition pairs.",
-        compared(
-            0.35 <= cluster / single <= 0.65,
-            f"cluster pairs take in {cluster / single:.2f} of what a flow without replicas does (paper: 0.49).",
-            "Not looked into further.",
+        seen(
+            "packets/s at saturation without replicas, with cluster pairs, with partition pairs",
+            f"{single:,.0f}, {cluster:,.0f}, {partition:,.0f}",
         ),
-        compared(
+        ReportClaim(
+            "throughput of cluster pairs by that without replicas",
+            "0.49",
+            f"{cluster / single:.2f}",
+            0.35 <= cluster / single <= 0.65,
+        ),
+        ReportClaim(
+            "throughput of partition pairs by that of cluster pairs",
+            "0.90",
+            f"{partition / cluster:.2f}",
             0.75 <= partition / cluster <= 1.05,
-            f"partition pairs take in {partition / cluster:.2f} of what cluster pairs do (paper: 0.90).",
-            "One run each, of few and large pulses: a difference of two or three pulses, not looked into further.",
         ),
     ]
 
 
-def throughput_findings(rows: Rows) -> list[str]:
+def throughput_claims(rows: Rows) -> list[ReportClaim]:
     """The most that was taken in, and what it takes, which says what limits it."""
     out, plain = [], rates_of(rows, THROUGHPUT).get(PLAIN)
     if plain:
-        out.append(
-            f"Plain Structured Streaming, without replicas and with the first of the two segments alone, takes in "
-            f"{plain:,.0f} packets/s of the same pulses on the same machine."
-        )
+        what = "plain Structured Streaming, no replicas, first segment alone, same pulses"
+        out.append(seen(what, f"{plain:,.0f} packets/s"))
     for row in rows:
         rate = number(row, "rows_per_s")
         if row["part"] != THROUGHPUT or row["way"] == PLAIN or rate is None:
@@ -179,10 +179,11 @@ def throughput_findings(rows: Rows) -> list[str]:
         java, python = (number(row, f"{name}_cores") or 0.0 for name in ("java", "python"))
         first, second = ((number(row, f"{part}_ms") or 0.0) / 1000 for part in ("sessions", "stats"))
         replicated = row["way"] in (PAIRS, IN_MEMORY)
-        aim = f" (aim: {AIM_PER_S:,}, {'met' if rate >= AIM_PER_S else 'not met'})" if replicated else ""
-        out.append(
-            f"With pulses of {LARGE['BATCH']:,} packets and no work added, {row['way']}: {rate:,.0f} packets/s{aim}; "
-            f"{java:.2f} of {os.cpu_count()} cores in Spark's Java and {python:.2f} in Python, {first:.1f} s for a "
-            f"micro-batch of the first segment and {second:.1f} s for one of the second."
+        what = f"pulses of {LARGE['BATCH']:,} packets, no work added, {row['way']}"
+        here = (
+            f"{rate:,.0f} packets/s; {java:.2f} of {os.cpu_count()} cores in Java, {python:.2f} in Python; micro-batch "
+            f"of the first segment {first:.1f} s, of the second {second:.1f} s"
         )
+        aim = f"aim: {AIM_PER_S:,} packets/s" if replicated else ""
+        out.append(ReportClaim(what, aim, here, rate >= AIM_PER_S if replicated else None))
     return out

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from unbroken.errors import UnbrokenError
-from unbroken_lab.experiments.paper.experiment import Row
+from unbroken_lab.experiments.experiment import Row
 from unbroken_lab.experiments.peers.observation import Observation
 
 FAULT_S = 5.0

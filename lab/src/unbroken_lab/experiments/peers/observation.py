@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unbroken_lab.experiments.peers.events import KEYS, Load, expected_counts, expected_tops, index_of
+from unbroken_lab.experiments.parameters.events import KEYS, Load, expected_counts, expected_tops, index_of
 
 
 def _zeros() -> Any:

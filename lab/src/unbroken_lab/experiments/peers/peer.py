@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from unbroken.errors import UnbrokenError
 from unbroken.local.processes import OwnedProcess, tail
-from unbroken_lab.experiments.observed import Say
+from unbroken_lab.experiments.observation.observed import Say
 from unbroken_lab.experiments.peers.observation import Observation
 
 POLL_S = 0.005

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from unbroken.client import Result, Subscription
 from unbroken.errors import UnbrokenError
-from unbroken_lab.experiments.observed import Observed, Reader, Say, observed
+from unbroken_lab.experiments.observation.observed import Observed, Reader, Say, observed
 from unbroken_lab.experiments.peers.observation import Observation
 from unbroken_lab.experiments.peers.peer import Peer
 
@@ -28,7 +28,7 @@ class Replicas(Peer):
     def start(self) -> None:
         load = self.observation.load
         environment = {"RATE": load.rate, "ROWS": load.rows, "BEGAN_MS": int(load.began_ms)}
-        reading = observed("peers/flow.py", environment, lambda results: _Taken(results, self.observation))
+        reading = observed("events.py", environment, lambda results: _Taken(results, self.observation))
         self._run = self._stack.enter_context(reading)
 
     def aim(self) -> str:

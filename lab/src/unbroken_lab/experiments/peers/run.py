@@ -5,20 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from rich.table import Table
+from typing import TYPE_CHECKING, ClassVar
 
 from unbroken.errors import UnbrokenError
-from unbroken_lab.experiments.observed import Say
-from unbroken_lab.experiments.paper.experiment import ERROR, Experiment, Row, Rows, Size, number
+from unbroken_lab.experiments.experiment import (
+    ERROR,
+    Experiment,
+    ReportClaim,
+    ReportColumn,
+    Row,
+    Rows,
+    Size,
+    number,
+    parameter,
+    parted,
+    seen,
+)
+from unbroken_lab.experiments.observation.observed import Say
 from unbroken_lab.experiments.peers.figures import course, figures_of
-from unbroken_lab.experiments.peers.flink import EagerFlink, FlinkCluster, TunedFlink
+from unbroken_lab.experiments.peers.flink.cluster import EagerFlink, FlinkCluster, TunedFlink
 from unbroken_lab.experiments.peers.peer import Peer
 from unbroken_lab.experiments.peers.replicas import Replicas
-from unbroken_lab.experiments.peers.schedule import Schedule, run_system
-from unbroken_lab.experiments.peers.spark_cluster import SparkCluster
-from unbroken_lab.experiments.peers.spark_restart import RestartedSpark
+from unbroken_lab.experiments.peers.schedule import PeerSchedule, run_system
+from unbroken_lab.experiments.peers.spark.cluster import SparkCluster
+from unbroken_lab.experiments.peers.spark.restart import RestartedSpark
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,52 +49,55 @@ COLORS |= {"flink": "tab:blue", "flink-tuned": "tab:cyan", "flink-eager": "tab:p
 
 
 @dataclass(frozen=True)
-class PeersSettings:
-    """What to measure; a system takes about half a minute more than ``seconds``."""
-
-    systems: Sequence[str] = SYSTEMS
-    rate: int = RATE
-    seconds: float | None = None
-    """None: as long as the size of the run says."""
-
-    @classmethod
-    def parse(cls, systems: str, rate: int, seconds: float | None) -> PeersSettings:
-        """Settings as they are written on the command line."""
-        names = [name.strip() for name in systems.split(",") if name.strip()]
-        unknown = sorted(set(names) - set(SYSTEMS))
-        if unknown or not names:
-            said = f"there is no system {', '.join(unknown)}" if unknown else "no system was named"
-            raise UnbrokenError(f"{said}; use some of: {','.join(SYSTEMS)}")
-        if rate < 1:
-            raise UnbrokenError(f"a rate of {rate} events per second cannot be measured; give 1 or more")
-        if seconds is not None and seconds < SHORTEST_S:
-            raise UnbrokenError(f"{seconds:g} s are too short to be measured; give {SHORTEST_S:g} or more")
-        return cls(tuple(dict.fromkeys(names)), rate, seconds)
-
-
-class Peers(Experiment):
+class PeerComparison(Experiment):
     """One case for each system. Its rows: one with the figures, and the course of the latency in the others, which have
     the column ``at_s``."""
 
     name = "peers"
     title = "A process is killed: Unbroken and its peers"
     source = "unbroken bench peers"
+    columns: ClassVar = (
+        ReportColumn("system", "system"),
+        ReportColumn("p50_ms", "p50", " ms", 0),
+        ReportColumn("p99_ms", "p99", " ms", 0),
+        ReportColumn("fault_max_ms", "largest", " s", 2, 1000),
+        ReportColumn("fault_gap_ms", "gap", " s", 2, 1000),
+        ReportColumn("normal_s", "as before", " s", 1),
+        ReportColumn("lost", "lost", digits=0),
+        ReportColumn("duplicated", "dupl.", digits=0),
+        ReportColumn("repeated", "again", digits=0),
+        ReportColumn("cores", "cores", digits=2),
+    )
+    caption = (
+        "p50, p99: latency of events before the kill; largest, gap: latency and time without results at the kill; as "
+        "before: seconds after the kill; again: results that came twice; cores: of processor time in the measured time."
+    )
 
-    def __init__(self, settings: PeersSettings | None = None) -> None:
-        self.settings = settings or PeersSettings()
+    systems: str = parameter(",".join(SYSTEMS), "Systems to measure.")
+    rate: int = parameter(RATE, "Events per second.")
+    seconds: float | None = parameter(
+        None, f"Length of the stream of events for each system.  [default: {SECONDS:g}]", float
+    )
+
+    def __post_init__(self) -> None:
+        parted(self.systems, SYSTEMS, "system")
+        if self.rate < 1:
+            raise UnbrokenError(f"a rate of {self.rate} events per second cannot be measured; give 1 or more")
+        if self.seconds is not None and self.seconds < SHORTEST_S:
+            raise UnbrokenError(f"{self.seconds:g} s are too short to be measured; give {SHORTEST_S:g} or more")
 
     def scale(self, size: Size) -> str:
         cores = os.cpu_count()
-        events = f"{self.settings.rate:,} events/s, running count and maximum of 10,000 keys"
+        events = f"{self.rate:,} events/s, running count and maximum of 10,000 keys"
         return f"{events}; all processes of a system on one machine with {cores} cores, one system after the other"
 
     def cases(self, size: Size) -> Sequence[Row]:
-        return [{"system": name} for name in self.settings.systems]
+        return [{"system": name} for name in parted(self.systems, SYSTEMS, "system")]
 
     def measure(self, case: Row, size: Size, say: Say) -> Rows:
         peer = PEERS[str(case["system"])]
-        seconds = self.settings.seconds or size.of(SECONDS, QUICK_SECONDS)
-        run = run_system(peer, self.settings.rate, Schedule.of(seconds), say)
+        seconds = self.seconds or size.of(SECONDS, QUICK_SECONDS)
+        run = run_system(peer, self.rate, PeerSchedule.of(seconds), say)
         figures = figures_of(run.observation, run.warm_ms, run.killed_ms, run.cpu_s, run.measured_s)
         say(
             f"{peer.title}: {figures.fault_gap_ms / 1000:.2f} s without results, largest latency "
@@ -112,31 +125,31 @@ class Peers(Experiment):
         axes.grid(True, which="major", alpha=0.3)
         axes.legend(fontsize=8, loc="upper right")
 
-    def findings(self, rows: Rows) -> Sequence[str]:
+    def claims(self, rows: Rows) -> Sequence[ReportClaim]:
+        """Every system, and Unbroken against the others; the aims of this project stand where a paper would."""
         found = summaries(rows)
-        said = [_sentence(row) for row in found.values()]
+        out = [claim for row in found.values() for claim in _system_claims(row)]
         ours = found.get(UNBROKEN)
         if ours is None:
-            return said
+            return out
         gap = number(ours, "fault_gap_ms") or 0.0
         for name in ("spark", "flink"):
             other = number(found[name], "fault_gap_ms") if name in found else None
             if other:
-                verdict = "met" if gap <= GAP_AIM * other else "not met"
-                said.append(
-                    f"Unbroken's gap is {gap / other:.3f} of that of {PEERS[name].title} "
-                    f"(aim: at most {GAP_AIM:g}, {verdict})."
-                )
+                what = f"Unbroken's gap by that of {PEERS[name].title}"
+                out.append(ReportClaim(what, f"aim: at most {GAP_AIM:g}", f"{gap / other:.3f}", gap <= GAP_AIM * other))
         largest = number(ours, "fault_max_ms") or 0.0
-        for kind, aim in ((TunedFlink, "; aim: below 1, {}"), (EagerFlink, "")):
+        for kind, aimed in ((TunedFlink, True), (EagerFlink, False)):
             other = number(found[kind.name], "fault_max_ms") if kind.name in found else None
             if other:
-                judged = aim.format("met" if largest < other else "not met")
-                said.append(
-                    f"Unbroken's largest latency at the kill is {largest / other:.2f} of that of {kind.title} "
-                    f"({largest / 1000:.2f} s beside {other / 1000:.2f} s{judged})."
-                )
-        return said
+                what = f"Unbroken's largest latency at the kill by that of {kind.title}"
+                here = f"{largest / other:.2f} ({largest / 1000:.2f} s / {other / 1000:.2f} s)"
+                out.append(ReportClaim(what, "aim: below 1" if aimed else "", here, largest < other if aimed else None))
+        return out
+
+    def lines(self, rows: Rows) -> Rows:
+        failed = [row for row in rows if row.get(ERROR)]
+        return [*summaries(rows).values(), *failed]
 
 
 SHOWN_S = -15.0
@@ -148,51 +161,18 @@ def summaries(rows: Rows) -> dict[str, Row]:
     return {str(row["system"]): row for row in rows if number(row, "p50_ms") is not None}
 
 
-def peers_table(rows: Rows) -> Table:
-    """One line for each system that could be measured."""
-    table = Table(title="A process is killed", caption=CAPTION)
-    table.add_column("system", no_wrap=True)
-    for column in ("p50", "p99", "largest", "gap", "as before", "lost", "dupl.", "again", "cores"):
-        table.add_column(column, justify="right")
-    for name, row in summaries(rows).items():
-        table.add_row(
-            name,
-            *(_shown(row, column, 1, "ms", 0) for column in ("p50_ms", "p99_ms")),
-            *(_shown(row, column, 1000, "s", 2) for column in ("fault_max_ms", "fault_gap_ms")),
-            _shown(row, "normal_s", 1, "s", 1),
-            *(f"{number(row, column) or 0:,.0f}" for column in ("lost", "duplicated", "repeated")),
-            _shown(row, "cores", 1, "", 2),
-        )
-    return table
-
-
-CAPTION = (
-    "p50, p99: latency of events before the kill; largest, gap: latency and time without results at the kill; "
-    "as before: seconds after the kill; again: results that came twice; cores: of processor time in the measured time"
-)
-
-
-def peers_json(rows: Rows) -> dict[str, Any]:
-    """The figures of each system, or why there are none."""
-    hidden = {"system", "at_s", "events", "latency_ms", "latency_max_ms", ERROR}
-    systems: dict[str, Any] = {
-        name: {key: value for key, value in row.items() if key not in hidden} for name, row in summaries(rows).items()
-    }
-    systems.update({str(row["system"]): {ERROR: row[ERROR]} for row in rows if row.get(ERROR)})
-    return systems
-
-
-def _sentence(row: Row) -> str:
-    normal = number(row, "normal_s")
-    back = "not as before within the run" if normal is None else f"as before after {normal:.1f} s"
-    return (
-        f"{PEERS[str(row['system'])].title}: p50 {number(row, 'p50_ms'):.0f} ms and p99 {number(row, 'p99_ms'):.0f} ms "
-        f"before the kill; then a gap of {(number(row, 'fault_gap_ms') or 0) / 1000:.2f} s, largest latency "
-        f"{(number(row, 'fault_max_ms') or 0) / 1000:.2f} s, {back}; lost {number(row, 'lost') or 0:.0f}, "
-        f"duplicated {number(row, 'duplicated') or 0:.0f}; {number(row, 'cores'):.2f} cores."
-    )
-
-
-def _shown(row: Row, column: str, divisor: float, unit: str, digits: int) -> str:
-    value = number(row, column)
-    return "-" if value is None else f"{value / divisor:.{digits}f} {unit}".rstrip()
+def _system_claims(row: Row) -> list[ReportClaim]:
+    title, normal = PEERS[str(row["system"])].title, number(row, "normal_s")
+    gap, largest = ((number(row, name) or 0) / 1000 for name in ("fault_gap_ms", "fault_max_ms"))
+    return [
+        seen(
+            f"{title}: latency before the kill",
+            f"p50 {number(row, 'p50_ms'):.0f} ms, p99 {number(row, 'p99_ms'):.0f} ms",
+        ),
+        seen(f"{title}: gap and largest latency at the kill", f"{gap:.2f} s, {largest:.2f} s"),
+        seen(f"{title}: as before after", "not within the run" if normal is None else f"{normal:.1f} s"),
+        seen(
+            f"{title}: rows lost, duplicated; cores",
+            f"{number(row, 'lost') or 0:.0f}, {number(row, 'duplicated') or 0:.0f}; {number(row, 'cores'):.2f}",
+        ),
+    ]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unbroken.errors import UnbrokenError
-from unbroken_lab.experiments.observed import Say, wait_until
-from unbroken_lab.experiments.peers.events import Load
+from unbroken_lab.experiments.observation.observed import Say, wait_until
+from unbroken_lab.experiments.parameters.events import Load
 from unbroken_lab.experiments.peers.observation import Observation
 from unbroken_lab.experiments.peers.peer import Peer, now_ms
 from unbroken_lab.experiments.peers.usage import Meter
@@ -29,7 +29,7 @@ Make = Callable[[Observation, Path, Say], Peer]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class PeerSchedule:
     """Seconds since the first event was due: warm from ``warm_s`` on, killed at ``kill_s``, the last one at ``end_s``.
 
     The first seconds of every system are slow, until Java has compiled what it runs.
@@ -40,12 +40,12 @@ class Schedule:
     end_s: float
 
     @classmethod
-    def of(cls, seconds: float) -> Schedule:
+    def of(cls, seconds: float) -> PeerSchedule:
         return cls(0.3 * seconds, 0.5 * seconds, seconds)
 
 
 @dataclass(frozen=True)
-class Run:
+class PeerRun:
     """A system that was run: what was seen of it, when it was killed, and what it used in the measured time."""
 
     observation: Observation
@@ -56,7 +56,7 @@ class Run:
     measured_s: float
 
 
-def run_system(make: Make, rate: int, schedule: Schedule, say: Say) -> Run:
+def run_system(make: Make, rate: int, schedule: PeerSchedule, say: Say) -> PeerRun:
     """Start a system, let it become warm, kill a process of it, and wait for the last result."""
     with tempfile.TemporaryDirectory() as directory:
         load = Load(rate, int(rate * schedule.end_s), 0.0)
@@ -72,7 +72,7 @@ def run_system(make: Make, rate: int, schedule: Schedule, say: Say) -> Run:
             peer.stop()
 
 
-def _measure(peer: Peer, observation: Observation, schedule: Schedule) -> Run:
+def _measure(peer: Peer, observation: Observation, schedule: PeerSchedule) -> PeerRun:
     load = observation.load
     _await(peer, lambda: observation.last_ms() is not None, FIRST_S, "the first result")
     # A system that took longer to start than planned has as much time to become warm as the others.
@@ -92,7 +92,7 @@ def _measure(peer: Peer, observation: Observation, schedule: Schedule) -> Run:
     _sleep_until(peer, load.ended_ms)
     cpu_s, measured_s = meter.stop(), time.monotonic() - metered
     _await_last(peer, observation)
-    return Run(observation, warm_ms, killed_ms, victim, cpu_s, measured_s)
+    return PeerRun(observation, warm_ms, killed_ms, victim, cpu_s, measured_s)
 
 
 def _await_last(peer: Peer, observation: Observation) -> None:

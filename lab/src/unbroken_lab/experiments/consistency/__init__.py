@@ -1,0 +1,1 @@
+"""Results while an input is missing, and until all of them are right."""

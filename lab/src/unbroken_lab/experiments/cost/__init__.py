@@ -1,0 +1,1 @@
+"""What availability costs while nothing fails."""

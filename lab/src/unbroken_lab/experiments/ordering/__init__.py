@@ -1,0 +1,1 @@
+"""Pulses and leaders as ways to order input."""

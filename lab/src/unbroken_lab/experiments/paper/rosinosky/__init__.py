@@ -1,0 +1,1 @@
+"""The experiments of Rosinosky et al.: micro-benchmarks, faults, and the monitoring of a cloud service."""

@@ -1,0 +1,1 @@
+"""Flink beside Unbroken: how it is installed, configured and asked."""

@@ -1,0 +1,1 @@
+"""Structured Streaming beside Unbroken: restarted on one machine, or on a cluster of its own."""

@@ -1,0 +1,1 @@
+"""The simulation study of Hwang et al. (2003), on the protocol that Unbroken runs."""

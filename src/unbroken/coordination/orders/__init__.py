@@ -1,1 +1,0 @@
-"""Order logs: where the leader of a shard publishes its orders, in ZooKeeper or in Kafka."""

@@ -1,1 +1,0 @@
-"""Replicas that a leader orders: elections, and the orders it gives."""

@@ -1,0 +1,1 @@
+"""Everything beyond active replication with pulses: a package for each policy, behind one interface."""

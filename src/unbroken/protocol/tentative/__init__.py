@@ -1,1 +1,0 @@
-"""Results for input that is incomplete: forks, and how their results are reconciled."""
