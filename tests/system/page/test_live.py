@@ -76,7 +76,7 @@ def test_a_node_is_killed_from_the_page(browser: Browser, tmp_path: Path) -> Non
         wait("() => document.querySelectorAll('.chart path.b[d]').length === 2")
         assert tab.locator(".cell.s-active").count() == 4, "two of the ingress, two of the segment"
         tab.click(".part[data-part=counts] .cell >> nth=0")
-        assert "query " in tab.inner_text("#inspector .parts")
+        wait("() => document.querySelector('#inspector .parts').innerText.includes('query ')")
         tab.keyboard.press("Escape")
         tab.click('#nodes tr[data-node="node-2"] button[data-action="kill"]')
         tab.fill("#confirm-token", cluster.token)
