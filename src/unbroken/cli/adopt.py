@@ -11,7 +11,7 @@ from unbroken.cli.shared import AS_JSON, NamedRun, answer, on_run, say
 @command(
     examples=[
         ("unbroken adopt totals", "continue the run that is on the disks of its nodes"),
-        ("unbroken adopt --zookeeper zk1:2181 totals", "the same for a flow that is not a local run"),
+        ("unbroken adopt totals --zookeeper zk1:2181 --token-file token", "the same for a flow on other machines"),
         ("unbroken adopt totals --without node-3", "without the disk of node-3, which is lost"),
     ]
 )

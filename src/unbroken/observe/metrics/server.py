@@ -1,8 +1,8 @@
 """The HTTP endpoint of a node for monitoring systems: ``/metrics``, ``/ready`` and ``/live``.
 
 It can only be read, so it asks for no token; it listens on the node's own address. What strangers can use up is
-bounded, see `unbroken.guarded_http`, and each kind of question has places of its own: no number of scrapes, nor a
-status that does not answer, takes ``/live`` away, which a cluster manager takes for the death of the node.
+bounded, see `unbroken.transport.http.deadlines`, and each kind of question has places of its own: no number of scrapes,
+nor a status that does not answer, takes ``/live`` away, which a cluster manager takes for the death of the node.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ SINKS = Topic(
                 f"sink {it.stream.consumer.part} stops, as it refuses unit {it.unit} of {it.stream}: {it.detail}"
             ),
             'it was declared with `on_refusal="stop"`: it takes nothing more in this run, and the flow continues',
-            "correct the segment or the sink, and start the flow afresh",
+            "correct the segment or the sink; then start the flow afresh, or [let the sink continue]"
+            "(flows.md#bad-rows)",
             (n.SinkStopped(_MAIL, 41, "ValueError: ..."),),
         ),
         Words(

@@ -32,7 +32,7 @@ class HttpLimits:
     """What strangers may use up of a server."""
 
     most: int = 256
-    """Connections at a time; see `unbroken.places` for who leaves when there are more."""
+    """Connections at a time; see `unbroken.transport.connection_places` for who leaves when there are more."""
 
     most_each: int = 128
     """Connections from one address: half of all, because producers may share the address of a proxy."""
