@@ -82,7 +82,7 @@ def test_the_tutorial_ends_with_the_right_totals(terminal: Terminal) -> None:
     terminal.unbroken("kill", "node-2", "--yes")
     terminal.await_units(4)
     redundant = "redundancy: every shard has all its replicas"
-    wait_until(lambda: "is started again" in (terminal.place / "run-1.txt").read_text(), STEP_S, "node-2 again")
+    wait_until(lambda: "is restarted" in (terminal.place / "run-1.txt").read_text(), STEP_S, "node-2 again")
     wait_until(lambda: redundant in terminal.unbroken("status"), STEP_S, terminal.history)
     leader = leading(terminal)
     terminal.unbroken("kill", leader, "--freeze", "--yes")
