@@ -198,6 +198,44 @@ def test_everything_can_be_done_with_a_keyboard(tab: Page) -> None:
     assert tab.evaluate("document.activeElement.dataset.replica") == last, "the focus is where it was"
 
 
+OPENED_TWICE = """() => {
+  const button = document.querySelector('#nodes tr[data-node="node-2"] button[data-action="drain"]');
+  button.click();
+  document.getElementById('confirm-token').value = 'of the first time';
+  document.getElementById('confirm').close();
+  button.click();
+}"""
+"""The event of a dialog that has closed comes later than the dialog is opened again."""
+
+
+def test_a_dialog_that_is_opened_again_at_once_still_knows_what_it_asks(page: Page) -> None:
+    page.evaluate(OPENED_TWICE)
+    assert page.locator("#confirm").is_visible()
+    assert page.locator("#confirm-token").input_value() == ""
+    page.keyboard.type(TOKEN)
+    page.keyboard.press("Enter")
+    wait(page, "() => document.getElementById('toast').textContent.includes('node-2 is to be left')")
+
+
+ANSWER_LATER = """() => {
+  const fetched = window.fetch;
+  window.fetch = (...asked) => new Promise((give) => { window.answer = () => give(fetched(...asked)); });
+}"""
+
+
+def test_an_answer_that_comes_late_leaves_the_next_dialog_open(page: Page) -> None:
+    page.evaluate(ANSWER_LATER)
+    page.click('#nodes tr[data-node="node-2"] button[data-action="drain"]')
+    page.fill("#confirm-token", TOKEN)
+    page.click("#confirm-yes")
+    page.click("#confirm-no")
+    page.click('#nodes tr[data-node="node-3"] button[data-action="kill"]')
+    page.evaluate("window.answer()")
+    wait(page, "() => document.getElementById('toast').textContent.includes('node-2 is to be left')")
+    assert page.locator("#confirm").is_visible()
+    assert page.inner_text("#confirm-title") == "Kill node-3?"
+
+
 def test_a_dialog_with_a_keyboard(page: Page) -> None:
     page.focus('#nodes tr[data-node="node-2"] button[data-action="drain"]')
     page.keyboard.press("Enter")

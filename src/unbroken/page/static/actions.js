@@ -26,8 +26,8 @@ export class Actions {
       this.send();
     });
     this.dialog.addEventListener("close", () => {
-      byId("confirm-token").value = "";
-      this.asked = null;
+      if (this.dialog.open) return; // The event comes after the dialog has closed: it may have been opened again.
+      this.clear();
       this.opener?.focus?.();
     });
   }
@@ -60,6 +60,7 @@ export class Actions {
 
   ask(name, target, opener) {
     const words = WORDS[name];
+    this.clear();
     this.asked = { name, target };
     this.opener = opener;
     setText(byId("confirm-title"), words.title(target));
@@ -74,8 +75,9 @@ export class Actions {
   }
 
   async send() {
-    if (!this.asked) return;
-    const { name, target } = this.asked;
+    const { asked } = this;
+    if (!asked) return;
+    const { name, target } = asked;
     const token = this.token || byId("confirm-token").value.trim();
     if (!token) {
       this.refuse("The token is needed.");
@@ -83,6 +85,8 @@ export class Actions {
     }
     const button = byId("confirm-yes");
     button.disabled = true;
+    // An answer may come when the dialog was closed, or asks something else by now.
+    const refuse = (text) => (this.asked === asked ? this.refuse(text) : this.say(text));
     try {
       const answer = await fetch(`/api/actions/${name}`, {
         method: "POST",
@@ -92,17 +96,26 @@ export class Actions {
       const told = await answer.json();
       if (answer.ok) {
         this.token = token;
-        this.dialog.close();
+        if (this.asked === asked) {
+          this.clear();
+          this.dialog.close();
+        }
         this.say(told.said);
       } else {
         if (answer.status === 401) this.forgetToken();
-        this.refuse(told.error);
+        refuse(told.error);
       }
     } catch {
-      this.refuse("The page's server does not answer.");
+      refuse("The page's server does not answer.");
     } finally {
       button.disabled = false;
     }
+  }
+
+  /** Forget what was asked and typed. */
+  clear() {
+    byId("confirm-token").value = "";
+    this.asked = null;
   }
 
   forgetToken() {
