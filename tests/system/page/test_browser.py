@@ -230,6 +230,7 @@ def test_an_answer_that_comes_late_leaves_the_next_dialog_open(page: Page) -> No
     page.click("#confirm-yes")
     page.click("#confirm-no")
     page.click('#nodes tr[data-node="node-3"] button[data-action="kill"]')
+    assert page.locator("#confirm-yes").is_enabled()
     page.evaluate("window.answer()")
     wait(page, "() => document.getElementById('toast').textContent.includes('node-2 is to be left')")
     assert page.locator("#confirm").is_visible()

@@ -4,6 +4,7 @@
 import { byId, el, setClass, setHidden, setText } from "./dom.js";
 
 const TOAST_MS = 6000;
+const ANSWER_MS = 30_000; // The server itself answers within 15 s, whatever becomes of the action.
 
 const WORDS = {
   drain: { label: "Drain", title: (t) => `Drain ${t.node}?`, text: "Its replicas are built on other nodes first. When nothing depends on it any more, it can be stopped without anybody noticing.", yes: "Drain" },
@@ -69,6 +70,7 @@ export class Actions {
     setClass(byId("confirm-yes"), words.danger ? "strong danger" : "strong");
     setText(byId("confirm-hint"), this.hint);
     this.refuse("");
+    byId("confirm-yes").disabled = false;
     setHidden(byId("confirm-token-label"), Boolean(this.token));
     this.dialog.showModal();
     (this.token ? byId("confirm-no") : byId("confirm-token")).focus();
@@ -92,6 +94,7 @@ export class Actions {
         method: "POST",
         headers: { "Content-Type": "application/json", "X-Unbroken-Token": token },
         body: JSON.stringify({ node: target.node, shard: target.shard ?? "" }),
+        signal: AbortSignal.timeout(ANSWER_MS),
       });
       const told = await answer.json();
       if (answer.ok) {
@@ -108,7 +111,7 @@ export class Actions {
     } catch {
       refuse("The page's server does not answer.");
     } finally {
-      button.disabled = false;
+      if (this.asked === asked) button.disabled = false;
     }
   }
 
