@@ -41,7 +41,9 @@ REFUSALS = 5
 STOPPED = "stopped-sinks"
 """Directory of a node with a file for each stream whose sink has stopped: a later process must not go on after it."""
 
-STAYS = "The sink stays stopped; to let it continue, delete the file and restart the node."
+STAYS = (
+    "The sink stays stopped; to let it continue, stop all nodes, delete the file on each of them, and start them again."
+)
 
 
 @dataclass(frozen=True)
